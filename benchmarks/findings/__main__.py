@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from rich.console import Console
 
+from benchmarks.evidence.stamps import origin, stamp
 from benchmarks.findings import abide, simulated
 from benchmarks.findings.pages import PAGES, write_page
 from benchmarks.utility.shared.report import RESULTS
@@ -94,7 +95,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not asked.redraw:
             asked.output.mkdir(parents=True, exist_ok=True)
             _write_csv(path, _rows(asked), asked.add)
-        write_page(path, PAGES[asked.name], NAMES[asked.name], _read_csv(path))
+        base = path.with_suffix("")
+        # Rows added to those of earlier code leave the page as old as its oldest rows.
+        made = origin(base) if asked.redraw or asked.add else stamp(base, PAGES[asked.name].command)
+        write_page(path, PAGES[asked.name], NAMES[asked.name], _read_csv(path), made)
     except InputError as error:
         console.print(f"error: {error}")
         return 1

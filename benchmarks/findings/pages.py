@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,12 +27,12 @@ class Page:
     command: str
 
 
-def write_page(path: Path, page: Page, title: str, rows: Rows) -> None:
+def write_page(path: Path, page: Page, title: str, rows: Rows, origin: str) -> None:
     """Write the table with its words, and the figure."""
     shown = [[_cell(row[name]) for name in page.columns] for row in rows]
     heading = [name.replace("_", " ") for name in page.columns]
     table = markdown([heading, ["---"] * len(heading), *shown])
-    made_by = f"`{page.command}`, capedjica {version('capedjica')}, {machine()['cpu']}"
+    made_by = f"`{page.command}`, {origin}, {machine()['cpu']}"
     files = f"[Figure]({path.stem}.svg), [all numbers]({path.name})."
     path.with_suffix(".md").write_text(
         f"# {title[0].upper() + title[1:]}\n\n{page.words}\n\n{files}\n\n{table}\n\nMade by {made_by}. "

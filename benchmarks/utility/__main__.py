@@ -10,6 +10,7 @@ from typing import Final
 
 from rich.console import Console
 
+from benchmarks.evidence.stamps import origin, stamp
 from benchmarks.utility.abide import ABIDE
 from benchmarks.utility.condition import CONDITION
 from benchmarks.utility.guided import GUIDED
@@ -96,7 +97,9 @@ def _report(asked: argparse.Namespace, console: Console) -> None:
     """Run one benchmark and write everything."""
     claim, base = CLAIMS[asked.name], asked.output / f"utility-{asked.name}"
     cells = averaged(_rows(asked.name, asked, console))
-    write_markdown(base.with_suffix(".md"), claim, cells, _command(asked))
+    command = _command(asked)
+    made = origin(base) if asked.redraw else stamp(base, command)
+    write_markdown(base.with_suffix(".md"), claim, cells, command, made)
     write_figure(base, claim.figure(cells))
     console.print(claim.summary(cells), highlight=False, markup=False)
 

@@ -19,6 +19,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from rich.console import Console
 
+from benchmarks.evidence.stamps import stamp
 from paper.shared.runs import FOLDER, Kept, Run, make_all, parameters
 
 if TYPE_CHECKING:
@@ -90,6 +91,11 @@ class Experiment:
     notes: Sequence[str] = ()
     command: str = ""
     made: datetime = field(default_factory=partial(datetime.now, UTC))
+
+    @property
+    def made_by(self) -> str:
+        """What makes it, after ``python -m paper.``."""
+        return self.command or self.name
 
 
 @dataclass(frozen=True)
@@ -187,7 +193,9 @@ def write(experiment: Experiment, out: Path) -> None:
     text = json.dumps(parameters(experiment.setting), indent=2)
     base.with_suffix(".json").write_text(text + "\n")
     _write_figure(experiment.figure, base)
-    _update_results(out.parent / "RESULTS.md", experiment)
+    _update_results(
+        out.parent / "RESULTS.md", experiment, stamp(base, f"python -m paper.{experiment.made_by}")
+    )
     print(f"wrote {base}.csv, .json, .png and .svg, and the findings in {out.parent / 'RESULTS.md'}")
 
 
@@ -211,25 +219,25 @@ def _write_figure(figure: Figure, base: Path) -> None:
         figure.savefig(base.with_suffix(".svg"), metadata={"Date": None})
 
 
-def _update_results(path: Path, experiment: Experiment) -> None:
+def _update_results(path: Path, experiment: Experiment, origin: str) -> None:
     """Replace the part of this experiment, leaving the others as they are."""
     text = path.read_text() if path.exists() else ""
     parts = {match[1]: match[2] for match in _SECTION.finditer(text)}
-    parts[experiment.name] = _part(experiment)
+    parts[experiment.name] = _part(experiment, origin)
     body = "\n".join(
         f"<!-- {name} -->\n{part}\n<!-- end of {name} -->\n" for name, part in sorted(parts.items())
     )
     path.write_text(f"{_HEADER}\n{body}")
 
 
-def _part(experiment: Experiment) -> str:
+def _part(experiment: Experiment, origin: str) -> str:
     name = experiment.name
     lines = [
         f"## {experiment.title}",
         "",
-        f"`python -m paper.{experiment.command or name}`: [figure](results/{name}.svg), "
+        f"`python -m paper.{experiment.made_by}`: [figure](results/{name}.svg), "
         f"[table](results/{name}.csv), [parameters](results/{name}.json); numbers of "
-        f"{experiment.made:%Y-%m-%d at %H:%M} UTC",
+        f"{experiment.made:%Y-%m-%d at %H:%M} UTC, {origin}",
         "",
         "| The paper's claim | Measured | Holds |",
         "|---|---|---|",

@@ -6,7 +6,6 @@ import csv
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
-from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
@@ -84,11 +83,11 @@ def _text(value: object) -> object:
     return f"{value:.6g}" if isinstance(value, float) else value
 
 
-def write_markdown(path: Path, claim: Claim, cells: Sequence[Cell], command: str) -> None:
+def write_markdown(path: Path, claim: Claim, cells: Sequence[Cell], command: str, origin: str) -> None:
     """Write the means, with how they were made and what they show."""
     facts = machine()
     load = f", load {facts['load']}" if claim.timed else ""
-    made_by = f"`{command}`, capedjica {version('capedjica')}, {facts['cpu']}, {facts['cores']} cores{load}"
+    made_by = f"`{command}`, {origin}, {facts['cpu']}, {facts['cores']} cores{load}"
     tables = _all_tables(claim, cells)
     files = f"[Figure]({path.stem}.svg), [every run]({path.stem}.csv)."
     path.write_text(
