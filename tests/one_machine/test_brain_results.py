@@ -13,6 +13,7 @@ from capedjica.coordinator.run.comparison import compare_runs
 from capedjica.coordinator.run.results import is_whole
 from capedjica.coordinator.run.run_folder import RunFolder
 from capedjica.data.cache import SeriesCache
+from capedjica.data.simulated.brain import SPACE
 from capedjica.errors import InputError
 from capedjica.one_machine.local_run import find_sites, run_study
 from capedjica.site.participants.cohort import open_people
@@ -128,11 +129,13 @@ def test_every_person_has_results_that_only_the_owner_can_read(studies, home):
         assert path.stat().st_mode & 0o777 == 0o700
     assert {path.stat().st_mode & 0o777 for path in everything(home.results_path).values()} == {0o600}
     for person in open_people(home, studies[0]).people:
-        names = set(os.listdir(written.folder / person.name))
+        assert os.listdir(written.folder / person.name) == ["func"]
+        names = set(os.listdir(written.folder / person.name / "func"))
         runs = ["", "_run-1", "_run-2"] if len(person.recordings) > 1 else [""]
-        for stem in (f"{person.name}{run}" for run in runs[len(runs) > 1 :]):
-            assert {f"{stem}_desc-components_timeseries.tsv", f"{stem}_desc-components_spectra.json"} <= names
-        assert f"{person.name}_desc-components_maps.nii.gz" in names
+        stem = f"{person.name}_task-rest"
+        for run in runs[len(runs) > 1 :]:
+            assert {f"{stem}{run}_desc-ICA_mixing.tsv", f"{stem}{run}_desc-ICA_spectra.json"} <= names
+        assert f"{stem}_space-{SPACE}_desc-ICA_components.nii.gz" in names
 
 
 def test_the_numbers_are_those_of_the_maps_applied_to_the_scan(studies, home):
@@ -140,27 +143,27 @@ def test_the_numbers_are_those_of_the_maps_applied_to_the_scan(studies, home):
     folder = write_local_results(run, home).folder
     unmixing, people = np.load(run / "unmixing.npy"), open_people(home, study)
     for person, scan in zip(people.people, people, strict=True):
-        stem = folder / person.name / person.name
+        stem = folder / person.name / "func" / f"{person.name}_task-rest"
         if len(person.recordings) > 1:
             continue
-        table = np.loadtxt(f"{stem}_desc-components_timeseries.tsv", delimiter="\t", skiprows=1)
+        table = np.loadtxt(f"{stem}_desc-ICA_mixing.tsv", delimiter="\t", skiprows=1)
         centred = scan.astype(float) - scan.mean(axis=0, dtype=float)
         np.testing.assert_allclose(table, centred @ unmixing.T, rtol=1e-5, atol=1e-5)
-        z = np.loadtxt(f"{stem}_desc-components_relmat.tsv", delimiter="\t", skiprows=1)
+        z = np.loadtxt(f"{stem}_desc-ICA_relmat.tsv", delimiter="\t", skiprows=1)
         expected = np.corrcoef(table.T)
         assert z[0, 1] == pytest.approx(np.arctanh(expected[0, 1]), abs=1e-5)
-        image = nibabel.load(f"{stem}_desc-components_maps.nii.gz")
+        image = nibabel.load(f"{stem}_space-{SPACE}_desc-ICA_components.nii.gz")
         mask = np.asarray(nibabel.load(study.folder / "mask.nii.gz").dataobj) != 0
         maps = np.linalg.lstsq(table / table.std(axis=0), centred, rcond=None)[0]
         np.testing.assert_allclose(np.asarray(image.dataobj)[mask].T, maps, atol=1e-4 * np.abs(maps).max())
-        about = json.loads((stem.parent / f"{stem.name}_desc-components_timeseries.json").read_text())
+        about = json.loads((stem.parent / f"{stem.name}_desc-ICA_mixing.json").read_text())
         assert about["Columns"] == ["component-01", "component-02", "component-03"]
         assert about["RepetitionTime"] == 1 / about["SamplingFrequency"] == 1.5
         assert about["VolumesLeftOut"] == 0
         grades = json.loads((run / "reliability.json").read_text())["grade"]
         assert about["Reliability"] == dict(zip(about["Columns"], grades, strict=True))
         assert ("Warning" in about) == ("poor" in grades)
-        spectrum = np.loadtxt(f"{stem}_desc-components_spectra.tsv", delimiter="\t", skiprows=1)
+        spectrum = np.loadtxt(f"{stem}_desc-ICA_spectra.tsv", delimiter="\t", skiprows=1)
         assert spectrum[-1, 0] == pytest.approx(1 / 3, rel=0.05)
 
 
@@ -212,8 +215,10 @@ def test_tables_have_maps_without_places_and_bad_scans_have_nothing(tmp_path):
     written = write_local_results(tmp_path / "run", homes[0])
     assert written.unusable == ("sub-01",)
     assert written.written == 5
-    assert np.load(written.folder / "sub-00" / "sub-00_desc-components_maps.npy").shape == (3, SIDE * SIDE)
-    about = json.loads((written.folder / "sub-00" / "sub-00_desc-components_spectra.json").read_text())
+    stem = written.folder / "sub-00" / "func" / "sub-00"
+    maps = np.loadtxt(f"{stem}_desc-ICA_components.tsv", delimiter="\t", skiprows=1)
+    assert maps.shape == (SIDE * SIDE, 3)
+    about = json.loads((stem.parent / "sub-00_desc-ICA_spectra.json").read_text())
     assert about["FrequencyUnit"] == "cycles per time point"
     assert not (homes[0].folder / "cache").exists()
 

@@ -203,7 +203,7 @@ def test_a_search_for_every_single_person_finds_nobody(kind, runs, pages):
 
 def test_the_same_search_finds_people_on_the_page_of_their_site(pages):
     path = pages["of a site"]
-    relations = next(path.parent.glob("sub-*/*relmat.tsv"))
+    relations = next(path.parent.glob("sub-*/func/*relmat.tsv"))
     found = Needles()
     found.add_arrays("connectivity", [np.loadtxt(relations, skiprows=1)])
     assert found.search(everything(path))
@@ -453,7 +453,7 @@ def test_results_that_were_changed_are_refused(brains, tmp_path):
     shutil.copytree(brains, tmp_path / "copy")
     home = find_sites(Study.load(tmp_path / "copy"), tmp_path / "copy" / "sites")[0]
     (path,) = (tmp_path / "copy").glob("sites/*/results/*/report.html")
-    broken = next(path.parent.glob("sub-*/*relmat.tsv"))
+    broken = next(path.parent.glob("sub-*/func/*relmat.tsv"))
     for size in (broken.stat().st_size - 15, 10, 0):
         os.truncate(broken, size)
         with pytest.raises(InputError, match="is malformed; remove it"):

@@ -297,7 +297,7 @@ def test_what_was_made_of_the_scans_is_removed(home, study, tmp_path, monkeypatc
 def test_results_that_are_being_written_are_removed_too(home, study, tmp_path, monkeypatch, killed):
     """Somebody withdraws while their own are written; or while they are, and the process is killed then."""
     run_study(study, find_sites(study, tmp_path / "sites"), tmp_path / "run")
-    genuine = individual._files
+    genuine = individual.individual_files
 
     def withdrawing(label, *others):
         files = list(genuine(label, *others))
@@ -306,7 +306,7 @@ def test_results_that_are_being_written_are_removed_too(home, study, tmp_path, m
             withdraw(home, PERSON)
         yield from files
 
-    monkeypatch.setattr(individual, "_files", withdrawing)
+    monkeypatch.setattr(individual, "individual_files", withdrawing)
     if killed:
         with monkeypatch.context() as dying:
             dying.setattr(individual.shutil, "rmtree", lambda *_, **__: None)

@@ -11,7 +11,7 @@ from rich.console import Console
 import capedjica
 from capedjica.cli.coordinator.plan import plan
 from capedjica.cli.coordinator.provision import provision
-from capedjica.cli.coordinator.report import compare, report
+from capedjica.cli.coordinator.report import bids_export, compare, report
 from capedjica.cli.coordinator.run import run
 from capedjica.cli.coordinator.status import status
 from capedjica.cli.coordinator.study import app as study_app
@@ -35,7 +35,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     cls=by_role(
         Trials_and_demonstrations=("demo", "federated-demo", "simulate"),
-        Coordinator=("plan", "study", "run", "status", "report", "compare"),
+        Coordinator=("plan", "study", "run", "status", "report", "bids-export", "compare"),
         Data_manager_of_a_hospital=("site", "ledger"),
         All_sites_on_one_machine=("sites",),
     ),
@@ -48,6 +48,7 @@ app.command()(simulate)
 app.command()(run)
 app.command()(status)
 app.command()(report)
+app.command()(bids_export)
 app.command()(compare)
 study_app.command()(provision)
 site_app.command()(connection.join)

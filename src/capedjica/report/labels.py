@@ -10,9 +10,9 @@ and 1, for which
 .. math:: r_l = \frac{\sum_{v \in l} u_v}{\sqrt{n (1 - n / V)}},                                   (1)
 
 and the Dice coefficient compares it with the set h of voxels at which the map is at least half as high as at
-its peak: 2 |l and h| / (|l| + |h|). The sign of a network is arbitrary, so matches are sorted by absolute
-correlation. A map whose best match is below 0.25, the smallest correlation that Smith et al. 2009 (PNAS
-106:13040) counted as a match, gets no name.
+its peak: twice the size of their intersection, divided by the sum of their sizes. The sign of a network is
+arbitrary, so matches are sorted by absolute correlation. A map whose best match is below 0.25, the smallest
+correlation that Smith et al. 2009 (PNAS 106:13040) counted as a match, gets no name.
 
 **Artefacts.** The weight of a map is the sum of its absolute values over the voxels of its clusters. The
 fractions of this weight at the edge of the brain, in the ventricles (CSF) and in white matter are computed.

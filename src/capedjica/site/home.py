@@ -83,7 +83,23 @@ _NOBODY_REAL: Final = " The data of this site are simulated."
 
 
 class PolicyTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """The table ``[policy]`` of a ``site.toml``."""
+    """The table ``[policy]`` of a ``site.toml``: the site's own limits.
+
+    Attributes
+    ----------
+    total_epsilon, study_epsilon : float
+        Largest epsilon that may ever be spent on one subject of this site: by all studies in total, and by
+        any one.
+    delta : float
+        Delta at which these limits hold.
+    allow_unprotected : bool
+        Whether to take part in studies that require trust in the aggregator, use seeded noise or assume no
+        colluding site; each such release is charged as infinity.
+    auto_approve : bool
+        Whether to approve every study within these limits automatically.
+    revoked : list of str
+        Fingerprints (13 groups) of keys that are no longer trusted; a study with one of them is refused.
+    """
 
     total_epsilon: float
     study_epsilon: float
@@ -94,7 +110,25 @@ class PolicyTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class DataTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """The table ``[data]`` of a ``site.toml``."""
+    """The table ``[data]`` of a ``site.toml``: the location and layout of the scans.
+
+    Attributes
+    ----------
+    path : str
+        Folder of the scans, or a table with a row per participant.
+    pattern : str
+        Pattern of the file names, for "files", "nifti" and "table".
+    kind : str
+        "files": tables of regions, one per participant. "nifti": 4-D images. "bids": derivatives in the
+        layout of fMRIPrep. "abide": ABIDE as downloaded by nilearn. "table": one table with a row per
+        participant. "auto": detect it.
+    task, space : str
+        Task and template space, for "bids"; all by default.
+    participants : list of str
+        Participants to use, for "bids"; all by default.
+    abide_site : str
+        ABIDE site to use, for "abide".
+    """
 
     path: str
     pattern: str = "*"
@@ -106,14 +140,42 @@ class DataTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class CarrierTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """The table ``[carrier]`` of a ``site.toml``."""
+    """The table ``[carrier]`` of a ``site.toml``: the program with network access.
+
+    Attributes
+    ----------
+    user : str
+        Existing account under which the carrier runs.
+    folder : str
+        Folder that this account can access.
+    """
 
     user: str | None = None
     folder: str = "carrier"
 
 
 class SiteFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """The content of a ``site.toml``."""
+    """The content of a ``site.toml``, which stays at the site and is not part of any study.
+
+    Attributes
+    ----------
+    schema : int
+        Version of this format.
+    name : str
+        Name of the site, as on its card.
+    identity : str
+        File of the site's private key.
+    ledger : str
+        File of the ledger, in which every release is recorded before it leaves.
+    head : str
+        Second copy of the signed head of the ledger, by which an outdated copy of the ledger is detected.
+    policy : PolicyTable
+        The site's own limits.
+    data : DataTable
+        Location and layout of the scans.
+    carrier : CarrierTable
+        The program with network access.
+    """
 
     schema: int
     name: str

@@ -1,4 +1,4 @@
-"""``capedjica report`` and ``capedjica compare``, for complete runs."""
+"""``capedjica report``, ``bids-export`` and ``compare``, for complete runs."""
 
 from __future__ import annotations
 
@@ -45,6 +45,25 @@ def report(
     path = out or run / REPORT
     run_report(run, regions).save_as_html(path)
     typer.echo(f"Wrote {path}: open it in a browser.")
+
+
+def bids_export(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder, or its unpacked results.zip.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="Folder to create.")],
+    regions: Annotated[
+        Path | None,
+        typer.Option(help="For tables of regions: image of the regions, labels (3-D) or maps (4-D)."),
+    ] = None,
+) -> None:
+    """Write the results of a complete run as BIDS derivatives.
+
+    Maps, tables and the report, with names as in the derivatives of other ICA tools. The sidecar of each
+    file states the privacy guarantee. It is computed from published results, without any message to a site.
+    """
+    from capedjica.coordinator.run.bids_export import export_run
+
+    names = export_run(run, out, regions)
+    typer.echo(f"Wrote {out}: {len(names)} files of BIDS derivatives; {out / 'group.html'} is the report.")
 
 
 def compare(

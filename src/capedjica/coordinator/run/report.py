@@ -60,12 +60,36 @@ _COMPARED: Final = {
 }
 
 
-class _SiteCost(msgspec.Struct):
+class SiteCost(msgspec.Struct):
+    """Cost of a study to the participants of one site, in a ``privacy.json``.
+
+    Attributes
+    ----------
+    epsilon : float
+        The guarantee: the largest cost agreed; null without protection.
+    spent_mu_squared : float
+        Sum of the charges so far, in mu squared; null without protection.
+    """
+
     epsilon: float | None
     spent_mu_squared: float | None
 
 
-class _ReleaseCost(msgspec.Struct):
+class ReleaseCost(msgspec.Struct):
+    """One release, in a ``privacy.json``.
+
+    Attributes
+    ----------
+    label : str
+        Content of the release.
+    mu : dict
+        Cost at each site; null without protection.
+    noise : float
+        Standard deviation of the noise on each coordinate of the mean.
+    given_up : bool
+        Whether the release was abandoned; it stays charged.
+    """
+
     label: str
     mu: dict[str, float | None]
     noise: float
@@ -73,7 +97,33 @@ class _ReleaseCost(msgspec.Struct):
 
 
 class PrivacyFile(msgspec.Struct):
-    """The content of a ``privacy.json``."""
+    """The content of a ``privacy.json`` that the report needs; the file has further keys in words.
+
+    Attributes
+    ----------
+    private : bool
+        Whether the results are differentially private.
+    epsilon, delta, mu : float
+        The guarantee for the participants of every site; null without protection.
+    mechanism : str
+        Mechanism of ``study.toml``.
+    n_sites, n_colluding : int
+        Number of sites, and of those that may collude.
+    sites : dict
+        Cost to the participants of each site.
+    releases : list
+        Every release, in order.
+    lost : list of str
+        Sites that were lost during the run.
+    neighbour : str
+        What the guarantee protects: all data of a subject, or one sample.
+    units_per_subject : int
+        Largest number of samples of a subject, if one sample is protected.
+    not_covered : list of str
+        What the guarantee does not cover, in sentences.
+    carriers : dict
+        How each site's carrier is confined.
+    """
 
     private: bool
     epsilon: float | None
@@ -82,8 +132,8 @@ class PrivacyFile(msgspec.Struct):
     mechanism: str
     n_sites: int
     n_colluding: int
-    sites: dict[str, _SiteCost]
-    releases: list[_ReleaseCost]
+    sites: dict[str, SiteCost]
+    releases: list[ReleaseCost]
     lost: list[str] = []
     # Older files do not name the neighbour relation, as there was only one.
     neighbour: Neighbour = "subject"
@@ -157,7 +207,7 @@ def run_findings(run: Path, regions: Path | None = None) -> Findings:
         title=study.content.title,
         version=provenance.capedjica,
         method="" if table is None else table.method,
-        tables=[] if networks is None else _tables(folder, study, networks),
+        tables=[] if networks is None else result_tables(folder, study, networks),
         template="" if table is None else table.template_words,
         template_source="" if table is None else table.template_source or table.template_origin or "",
         maps=None if networks is None else _with_denoised(folder, study, networks, regions),
@@ -221,14 +271,14 @@ def _section(folder: RunFolder, study: Study, step: StudyStep) -> Section:
         step.name,
         step.table.summary(step.setting),
         step.table.article(step.setting),
-        _tables(folder, study, step),
+        result_tables(folder, study, step),
         _maps(folder, study, step) if shown else None,
     )
 
 
 def _comparison(folder: RunFolder, study: Study, step: StudyStep, table: GroupComparisonTable) -> Comparison:
     """Return the results of a group comparison from its tables."""
-    (effects,) = _tables(folder, study, step)
+    (effects,) = result_tables(folder, study, step)
     found = {
         name: np.array([row[effects.columns.index(column)] for row in effects.rows], dtype=np.float64)
         for name, column in _COMPARED.items()
@@ -264,7 +314,8 @@ def _on_maps(
     return replace(_placed(shown, maps, study), names=(f"effect on {table.values}",))
 
 
-def _tables(folder: RunFolder, study: Study, step: StudyStep) -> list[ResultTable]:
+def result_tables(folder: RunFolder, study: Study, step: StudyStep) -> list[ResultTable]:
+    """Return the tables of one analysis; numbers that could not be estimated are NaN."""
     name = str(Path(study.results_folder(step)) / "tables.json")
     if not folder.holds([name]):
         return []

@@ -70,7 +70,25 @@ class SiteFacts:
 
 
 class Provenance(msgspec.Struct):
-    """Fields of a ``provenance.json`` shown in the report."""
+    """Fields of a ``provenance.json`` shown in the report; the file also contains the whole study.
+
+    Attributes
+    ----------
+    capedjica, python : str
+        Versions.
+    libraries : dict
+        Versions of the libraries.
+    contract : str
+        Hash of the contract that the sites approved.
+    n_iter : int
+        Number of iterations run.
+    started : str
+        Time at which the run began (UTC).
+    resumed : int
+        Number of times that the run was resumed.
+    files : dict
+        SHA-256 of each file of results.
+    """
 
     capedjica: str
     python: str
@@ -83,7 +101,21 @@ class Provenance(msgspec.Struct):
 
 
 class TableFile(msgspec.Struct):
-    """One table of a ``tables.json``, see :class:`capedjica.algorithms.analysis.ResultTable`."""
+    """One table of a ``tables.json``, see :class:`capedjica.algorithms.analysis.ResultTable`.
+
+    Attributes
+    ----------
+    name : str
+        Name of the file of the table, without its extension.
+    caption : str
+        Description, in a sentence or two.
+    columns : list of str
+        Column names.
+    rows : list
+        Rows with one value per column; null where nothing could be estimated.
+    chart : str
+        Whether the report draws the second column as bars.
+    """
 
     name: str
     caption: str

@@ -29,10 +29,31 @@ _Content = TypeVar("_Content")
 
 
 class RunState(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """The content of ``run.json``: the study of the run, and its progress."""
+    """The content of ``run.json``: the study of the run, and its progress.
+
+    Attributes
+    ----------
+    schema : int
+        Version of this format.
+    capedjica : str
+        Version of the package that began the run, for information.
+    protocol : int
+        Version of the protocol, which must be the same when the run is resumed; the default is for old files.
+    title : str
+        Title of the study.
+    study, contract : str
+        Hashes of the study and of the contract that the sites approved.
+    started : str
+        Time at which the run began (UTC).
+    complete : bool
+        Whether all results were written.
+    seconds : float
+        Total time of all attempts, except those that were killed.
+    resumed : int
+        Number of times that the run was resumed.
+    """
 
     schema: int = SCHEMA
-    # The package version is for information. The protocol version is checked; the default is for old files.
     capedjica: str = __version__
     protocol: int = 1
     title: str
@@ -40,7 +61,6 @@ class RunState(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=
     contract: str
     started: str
     complete: bool = False
-    # Total time of all attempts, and how often the run was resumed.
     seconds: float = 0.0
     resumed: int = 0
 

@@ -1,37 +1,48 @@
 """Individual results of a study for each participant of a site: written at that site and never sent.
 
-Each participant has a folder with BIDS-style names::
+They are BIDS derivatives (:mod:`capedjica.report.derivatives`). Each participant has a folder, whose files
+have the names of the recordings::
 
-    results/<study>/sub-01/sub-01_desc-components_timeseries.tsv   a column per component
-                           sub-01_desc-components_spectra.tsv      power of the time courses by frequency
-                           sub-01_desc-components_relmat.tsv       functional network connectivity
-                           sub-01_desc-components_maps.nii.gz      individual maps (.npy without images)
+    results/<study>/sub-01/func/sub-01_task-rest_desc-ICA_mixing.tsv      time courses, one per component
+                                sub-01_task-rest_desc-ICA_spectra.tsv     their power by frequency
+                                sub-01_task-rest_desc-ICA_relmat.tsv      functional network connectivity
+                                sub-01_task-rest_space-MNI152NLin2009cAsym_desc-ICA_components.nii.gz
 
-with a JSON file next to every table, which also has the reliability grade of every component
-(:mod:`capedjica.algorithms.reliability`). With several runs, the names of the files of one run contain
-``run-1``, ``run-2``... If the study censors volumes, they are excluded from the time courses: volumes that
-were apart become adjacent, and spectra are approximate. These files are not differentially private: they
-reveal the data of the participant.
+The last are individual maps (a table without images). A sidecar next to every file also has the reliability
+grade of every component (:mod:`capedjica.algorithms.reliability`). Time courses and spectra are those of one
+run. If the study censors volumes, they are excluded from the time courses: volumes that were apart become
+adjacent, and spectra are approximate. These files are not differentially private: they reveal the data of the
+participant.
 """
 
 from __future__ import annotations
 
-import gzip
 import hashlib
-import io
-import json
+import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from capedjica.algorithms.ica.individual import SEGMENT, SingleSubject, analyse_subject, power_spectra
+from capedjica.algorithms.ica.individual import SEGMENT, analyse_subject, power_spectra
 from capedjica.algorithms.reliability import Reliability
-from capedjica.data.scans import Person
+from capedjica.data.scans import Features, Person, Recording
 from capedjica.errors import InputError
+from capedjica.report.derivatives import (
+    INDIVIDUAL,
+    File,
+    component_columns,
+    entities_of_run,
+    frame_files,
+    maps_files,
+    matrix_files,
+    named,
+    shared_entities,
+    write_files,
+)
 from capedjica.site.consent.consents import consenting, standing
 from capedjica.site.home import SiteHome
 from capedjica.site.participants.cohort import call_roll, measure
@@ -40,9 +51,12 @@ from capedjica.study.study_file import Study
 from capedjica.tools.arrays import FloatArray, Scan, read_matrix
 from capedjica.tools.atomic_files import write_whole, writing
 
+SCANS: Final = "scans"
 _README: Final = """\
-Individual results: they must not leave this site. Written by `capedjica site results` from the maps of
-'{title}'; remove them with `capedjica site purge --results`.
+# Individual results: they must not leave this site
+
+Time courses, spectra, connectivity and maps of single participants, written by `capedjica site results` from
+the maps of the study '{title}'. Remove them with `capedjica site purge --results`.
 """
 
 
@@ -133,10 +147,15 @@ def _own_folder(home: SiteHome, study: Study, unmixing: FloatArray) -> Path:
                 "capedjica site purge --results"
             )
         write_whole(mark, digest.encode(), mode=0o600)
-        write_whole(folder / "README.txt", _README.format(title=study.content.title).encode(), mode=0o600)
+        write_files(folder, _frame(home, study), mode=0o600)
         for draft in folder.glob(".sub-*.part"):
             shutil.rmtree(draft)
     return folder
+
+
+def _frame(home: SiteHome, study: Study) -> Iterator[File]:
+    title = study.content.title
+    return frame_files(title, _README.format(title=title), {SCANS: home.data_path.resolve().as_uri()})
 
 
 def person_label(name: str) -> str:
@@ -164,9 +183,9 @@ def _write_person(
     draft = folder / f".{label}.part"
     try:
         draft.mkdir(mode=0o700)
-        for name, content in _files(label, person, study, runs, unmixing, origin):
-            # defence: results-about-single-people
-            write_whole(draft / name, content, mode=0o600)
+        files = individual_files(label, person, study.features, runs, unmixing, origin, home.data_path)
+        # defence: results-about-single-people
+        write_files(draft, files, mode=0o600)
         draft.rename(folder / label)
     except OSError as error:
         if not _withdrew(folder, person, home):
@@ -196,8 +215,12 @@ def _runs(person: Person, study: Study, home: SiteHome) -> list[Scan]:
 def _origin(run: Path, study: Study) -> dict[str, Any]:
     """Return the metadata of every file of a participant: the study and the component reliability."""
     reliability = reliability_of(run)
-    columns = _columns(reliability.n_maps)
-    origin: dict[str, Any] = {"Study": study.content.title, "StudyHash": study.hash.hex()}
+    columns = component_columns(reliability.n_maps)
+    origin: dict[str, Any] = {
+        "Study": study.content.title,
+        "StudyHash": study.hash.hex(),
+        "Privacy": dict(INDIVIDUAL),
+    }
     if reliability.grades is not None and (reliability.noisy or not reliability.networks):
         origin["Reliability"] = dict(zip(columns, reliability.grades, strict=True))
     if reliability.banner:
@@ -208,36 +231,78 @@ def _origin(run: Path, study: Study) -> dict[str, Any]:
     return origin
 
 
-def _columns(count: int) -> list[str]:
-    return [f"component-{number:02d}" for number in range(1, count + 1)]
-
-
-def _files(
+def individual_files(
     label: str,
     person: Person,
-    study: Study,
-    runs: list[Scan],
+    features: Features,
+    runs: Sequence[Scan],
     unmixing: FloatArray,
-    origin: dict[str, Any],
-) -> Iterator[tuple[str, bytes]]:
-    """Yield the names and contents of a participant's files."""
-    found, columns = analyse_subject(runs, unmixing), _columns(len(unmixing))
-    for number, (recording, courses) in enumerate(
-        zip(person.recordings, found.courses, strict=True), start=1
+    origin: Mapping[str, Any],
+    scans: Path,
+) -> Iterator[File]:
+    """Yield the names and contents of the files in a participant's folder.
+
+    Parameters
+    ----------
+    label : str
+        Name of the participant's folder, ``sub-XX``.
+    person : Person
+        The participant.
+    features : Features
+        The features.
+    runs : sequence of array (T_i, D)
+        Series of the participant's recordings, in order.
+    unmixing : array (R, D)
+        Pseudo-inverse of the group's maps.
+    origin : dict
+        Metadata for every sidecar.
+    scans : Path
+        Data set of the recordings, to which sidecars refer as ``bids:scans:``.
+    """
+    found, columns = analyse_subject(runs, unmixing), component_columns(len(unmixing))
+    for recording, own, courses in zip(
+        person.recordings, _runs_apart(person.recordings), found.courses, strict=True
     ):
-        stem = f"{label}_run-{number}" if len(runs) > 1 else label
         measured = measure(recording)
         tr, left_out = measured.repetition_time, measured.n_timepoints - len(courses)
-        about = origin | {"Sources": [str(recording.path)], "RepetitionTime": tr, "VolumesLeftOut": left_out}
-        yield from _table(f"{stem}_desc-components_timeseries", columns, courses, about | _courses_words(tr))
+        about = {
+            **origin,
+            "Sources": [_source(recording, scans)],
+            "RepetitionTime": tr,
+            "VolumesLeftOut": left_out,
+        }
+        yield from matrix_files(_place(label, own, "mixing"), columns, courses, about | _courses_words(tr))
         frequencies, power = power_spectra(courses, tr)
-        table = np.column_stack([frequencies, power])
-        yield from _table(
-            f"{stem}_desc-components_spectra", ["frequency", *columns], table, about | _spectra_words(tr)
-        )
-    about = origin | {"Sources": [str(recording.path) for recording in person.recordings]}
-    yield from _table(f"{label}_desc-components_relmat", columns, found.connectivity, about | _RELATIONS)
-    yield from _maps(label, study, found, about)
+        table, headings = np.column_stack([frequencies, power]), ["frequency", *columns]
+        yield from matrix_files(_place(label, own, "spectra"), headings, table, about | _spectra_words(tr))
+    shared = shared_entities(recording.path for recording in person.recordings)
+    about = {**origin, "Sources": [_source(recording, scans) for recording in person.recordings]}
+    place = _place(label, shared | {"space": ""}, "relmat")
+    yield from matrix_files(place, columns, found.connectivity, about | _RELATIONS)
+    image = features.image(found.maps)
+    place = _place(label, shared, "components")
+    yield from maps_files(place, found.maps, image, about | _MAPS)
+
+
+def _runs_apart(recordings: Sequence[Recording]) -> list[dict[str, str]]:
+    """Return the entities of each run; where names do not tell runs apart, their numbers."""
+    own = [entities_of_run(recording.path) for recording in recordings]
+    if len({named(one, "") for one in own}) == len(own):
+        return own
+    return [{"run": str(number)} for number in range(1, len(own) + 1)]
+
+
+def _place(label: str, entities: Mapping[str, str], suffix: str) -> str:
+    """Return the path of a file in a participant's folder, without its extension."""
+    session = entities.get("ses")
+    folder = f"ses-{session}/func" if session else "func"
+    rest = named({key: value for key, value in entities.items() if key != "sub"} | {"desc": "ICA"}, suffix)
+    return f"{folder}/{label}_{rest}"
+
+
+def _source(recording: Recording, scans: Path) -> str:
+    """Return a recording as a BIDS URI."""
+    return f"bids:{SCANS}:{Path(os.path.relpath(recording.path, scans)).as_posix()}"
 
 
 _RELATIONS: Final = {
@@ -266,31 +331,3 @@ def _spectra_words(tr: float | None) -> dict[str, Any]:
         f"most {SEGMENT} time points. Frequencies in {unit}.",
         "FrequencyUnit": unit,
     }
-
-
-def _table(
-    stem: str, columns: list[str], values: FloatArray, about: dict[str, Any]
-) -> Iterator[tuple[str, bytes]]:
-    """Yield a table and its JSON file."""
-    buffer = io.BytesIO()
-    np.savetxt(buffer, values, fmt="%.8g", delimiter="\t", header="\t".join(columns), comments="")
-    yield f"{stem}.tsv", buffer.getvalue()
-    yield f"{stem}.json", _json(about | {"Columns": columns})
-
-
-def _maps(
-    label: str, study: Study, found: SingleSubject, about: dict[str, Any]
-) -> Iterator[tuple[str, bytes]]:
-    """Yield a participant's maps, as an image if the features have positions in the brain."""
-    stem, image = f"{label}_desc-components_maps", study.features.image(found.maps)
-    if image is None:
-        buffer = io.BytesIO()
-        np.save(buffer, found.maps, allow_pickle=False)
-        yield f"{stem}.npy", buffer.getvalue()
-    else:
-        yield f"{stem}.nii.gz", gzip.compress(image.to_bytes(), mtime=0)
-    yield f"{stem}.json", _json(about | _MAPS)
-
-
-def _json(content: dict[str, Any]) -> bytes:
-    return json.dumps(content, indent=2).encode() + b"\n"

@@ -12,12 +12,13 @@ import numpy as np
 
 from capedjica.algorithms.ica.maps.networks import mixing_of
 from capedjica.errors import InputError
+from capedjica.report.derivatives import read_table
 from capedjica.report.local import PersonResults, Spectrum, local_page
 from capedjica.report.page import write_page
 from capedjica.site.home import SiteHome
 from capedjica.site.results.individual import reliability_of, unmixing_of, write_local_results
 from capedjica.study.study_file import Study
-from capedjica.tools.arrays import FloatArray, read_matrix
+from capedjica.tools.arrays import FloatArray
 
 REPORT: Final = "report.html"
 
@@ -41,20 +42,20 @@ def write_local_report(run: Path, home: SiteHome, tick: Callable[[], None] = lam
 
 
 def _person(folder: Path, study: Study, group: FloatArray) -> PersonResults:
-    courses = _sorted(folder, "timeseries")
+    courses = _sorted(folder, "mixing")
     spectra = _sorted(folder, "spectra")
     try:
         return PersonResults(
             name=folder.name,
-            courses=[_table(path) for path in courses],
+            courses=[read_table(path) for path in courses],
             spectra=[_spectrum(path) for path in spectra],
-            connectivity=_table(_sorted(folder, "relmat")[0]),
+            connectivity=read_table(_sorted(folder, "relmat")[0]),
             fit=_fit(folder, study, group),
             left_out=sum(int(_about(path)["VolumesLeftOut"]) for path in courses),
             files={
-                _words(path): quote(f"{folder.name}/{path.name}")
-                for path in sorted(folder.iterdir())
-                if path.suffix != ".json"
+                _words(path): quote(path.relative_to(folder.parent).as_posix())
+                for path in sorted(folder.rglob("*"))
+                if path.is_file() and path.suffix != ".json"
             },
         )
     except (OSError, KeyError, IndexError, TypeError, ValueError):
@@ -65,19 +66,11 @@ def _person(folder: Path, study: Study, group: FloatArray) -> PersonResults:
 
 def _sorted(folder: Path, kind: str) -> list[Path]:
     """Return the tables of a kind, sorted by run."""
-    return sorted(folder.glob(f"*_desc-components_{kind}.tsv"), key=lambda path: (len(path.name), path.name))
-
-
-def _table(path: Path) -> FloatArray:
-    header, *rows = path.read_text(encoding="utf-8").splitlines()
-    values = np.array([[float(cell) for cell in row.split("\t")] for row in rows])
-    if values.shape != (len(rows), len(header.split("\t"))):
-        raise ValueError("expected one value per column in every row")
-    return values
+    return sorted(folder.rglob(f"*_desc-ICA_{kind}.tsv"), key=lambda path: (len(path.name), path.name))
 
 
 def _spectrum(path: Path) -> Spectrum:
-    values = _table(path)
+    values = read_table(path)
     return Spectrum(values[:, 0], values[:, 1:], str(_about(path)["FrequencyUnit"]))
 
 
@@ -87,16 +80,17 @@ def _about(path: Path) -> dict[str, Any]:
 
 
 def _words(path: Path) -> str:
-    """Return the content of a file in words: the suffix of its name, and the run if there are several."""
+    """Return the content of a file in words: the suffix of its name, and its session and run."""
     parts = path.name.split(".")[0].split("_")
-    return " ".join([parts[-1], *(part.replace("-", " ") for part in parts if part.startswith("run-"))])
+    several = [part.replace("-", " ") for part in parts if part.startswith(("ses-", "run-"))]
+    return " ".join([parts[-1], *several])
 
 
 def _fit(folder: Path, study: Study, group: FloatArray) -> float:
     """Return the mean spatial correlation of a participant's own maps with the group maps."""
-    (own,) = folder.glob("*_desc-components_maps.n*")
-    if own.suffix == ".npy":
-        maps, reference = read_matrix(own), group
+    (own,) = (path for path in folder.rglob("*_desc-ICA_components.*") if path.suffix != ".json")
+    if own.suffix == ".tsv":
+        maps, reference = read_table(own).T, group
     else:
         import nibabel
 

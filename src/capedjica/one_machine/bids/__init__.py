@@ -1,0 +1,1 @@
+"""The BIDS app ``capedjica-bids``: the preprocessed scans of one data set on one machine."""
