@@ -10,6 +10,9 @@ if TYPE_CHECKING:
         PaperOptions,
         PrivacyBudget,
         PrivateMean,
+        PrivateResult,
+        check_sensitivity,
+        private_analysis,
         private_glm,
         private_mean,
     )
@@ -23,6 +26,9 @@ __all__ = [
     "PaperOptions",
     "PrivacyBudget",
     "PrivateMean",
+    "PrivateResult",
+    "check_sensitivity",
+    "private_analysis",
     "private_glm",
     "private_mean",
 ]

@@ -17,19 +17,13 @@ from capedjica.study.approval_text import describe, show_study
 from capedjica.study.study_file import Study
 from tests.support.drafts import TABLE, draft
 from tests.support.kinds import SIZES, make_kind
-from tests.support.places import ROOT
-
-MEDIAN = ROOT / "tests" / "support" / "private_median"
+from tests.support.private_median import MEDIAN, installed_median
 
 
 @pytest.fixture
-def installed(monkeypatch):
-    """Have the package where Python looks for packages."""
-    monkeypatch.syspath_prepend(str(MEDIAN))
-    analyses._foreign.cache_clear()
-    yield
-    analyses._foreign.cache_clear()
-    sys.modules.pop("private_median", None)
+def installed(tmp_path_factory):
+    with installed_median(tmp_path_factory.mktemp("packages") / "median") as folder:
+        yield folder
 
 
 def median_study(folder, **privacy):
@@ -93,7 +87,7 @@ def test_another_version_of_the_package_is_another_study(tmp_path, installed, mo
 
 def test_where_it_is_not_installed_it_is_refused(tmp_path, installed, monkeypatch):
     median_study(tmp_path)
-    monkeypatch.setattr(sys, "path", [path for path in sys.path if path != str(MEDIAN)])
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path != str(installed)])
     analyses._foreign.cache_clear()
     with pytest.raises(InputError, match="'median' is unknown"):
         Study.load(tmp_path)

@@ -158,7 +158,7 @@ def test_a_run_keeps_the_order_and_the_names_and_says_where_the_template_is_from
     assert again.epsilon == study.content.privacy.epsilon
     home = find_sites(study, tmp_path / "sites")[0]
     written = write_local_results(out, home)
-    about = json.loads(next(written.folder.glob("*/*timeseries.json")).read_text())
+    about = json.loads(next(written.folder.glob("sub-*/func/*_mixing.json")).read_text())
     assert about["Names"]["component-01"] == "visual"
 
 

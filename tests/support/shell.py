@@ -11,12 +11,15 @@ import sys
 
 import pytest
 
-from capedjica.cli import main
+from capedjica.cli import bids, main
 
 _SHELL = """set -e
 trap ': > ask' EXIT
-capedjica() { local code; printf '%s\\0' "$@" > ask; read -r code < answer; return "$code"; }
+ask() { local code; printf '%s\\0' "$@" > ask; read -r code < answer; return "$code"; }
+capedjica() { ask capedjica "$@"; }
+capedjica-bids() { ask capedjica-bids "$@"; }
 """
+_PROGRAMS = {"capedjica": main, "capedjica-bids": bids.main}
 
 
 def run_script(script, folder):
@@ -41,14 +44,14 @@ def _answers(patch):
     """Run what the shell asks for until it ends, and yield what was said."""
     while asked := _read("ask"):
         arguments = asked.decode().split("\0")[:-1]
-        patch.setattr(sys, "argv", ["capedjica", *arguments])
+        patch.setattr(sys, "argv", arguments)
         with io.StringIO() as out, contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
             try:
-                main()
+                _PROGRAMS[arguments[0]]()
                 code = 0
             except SystemExit as exited:
                 code = exited.code or 0
-            yield f"$ capedjica {' '.join(arguments)}\n{out.getvalue()}"
+            yield f"$ {' '.join(arguments)}\n{out.getvalue()}"
         with open("answer", "w") as answer:
             answer.write(f"{code}\n")
 

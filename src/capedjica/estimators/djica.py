@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from itertools import chain
 from numbers import Integral
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeGuard, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from capedjica.algorithms.analysis import Analysis
+from capedjica.algorithms.analysis import Analysis, ReleasedMean
 from capedjica.algorithms.ica.basis import low_pass
 from capedjica.algorithms.ica.djica import djica
 from capedjica.algorithms.ica.dp_djica import dp_djica
@@ -37,14 +37,11 @@ from capedjica.errors import InputError
 from capedjica.estimators.base import DEPRECATED, Transformer, each, is_given, renamed, warn_of
 from capedjica.estimators.images import Extractor, ImageOptions, is_image, series_of_sites
 from capedjica.estimators.inputs import OnBad, Sites, feature_names, read_sites
-from capedjica.estimators.reporting import Record, components_figure, estimator_report
-from capedjica.mechanisms.contract import MASKS, MECHANISMS, MaskName, MechanismName
+from capedjica.mechanisms.contract import MASKS, MECHANISMS, Contract, MaskName, MechanismName
 from capedjica.mechanisms.terms import Terms
 from capedjica.privacy import pure_mu, validate
 from capedjica.privacy.budget import PrivacyBudget, check_budget
 from capedjica.privacy.statement import Charge, PrivacyStatement
-from capedjica.report.labels import LabelSources, MapLabels, label_table
-from capedjica.report.page import HtmlReport
 from capedjica.securesum.noise import NoiseSource
 from capedjica.tools.arrays import FloatArray, Scan
 
@@ -53,12 +50,23 @@ if TYPE_CHECKING:
     from nibabel.nifti1 import Nifti1Image
     from pandas import DataFrame
 
+    from capedjica.report.labels import MapLabels
+    from capedjica.report.page import HtmlReport
+
 Method = Literal["subject", "paper", "template", "guided", "spatial", "djica", "dp-djica"]
 METHODS: tuple[str, ...] = get_args(Method)
 WITH_TEMPLATE = ("template", "guided")
 WITH_AUTO = ("subject", "spatial")
 BASELINES = ("djica", "dp-djica")
 DEFAULT_ITERATIONS = {"paper": 1000, "djica": 1000, "dp-djica": 100}
+
+
+@dataclass(frozen=True, eq=False)
+class Record:
+    """What a fit published in addition to its maps: the contract and the means."""
+
+    contract: Contract
+    released: Sequence[ReleasedMean] = ()
 
 
 class CapeDJICA(Transformer):
@@ -634,6 +642,8 @@ class CapeDJICA(Transformer):
         """
         from pandas import DataFrame
 
+        from capedjica.report.labels import LabelSources, label_table
+
         self._check_fitted("unmixing_")
         image = None if self._extractor is None else self.components_img_
         sources = LabelSources.read(labels, names, csf, white_matter)
@@ -660,6 +670,9 @@ class CapeDJICA(Transformer):
         HtmlReport
             Displayed by notebooks; ``save_as_html(path)`` writes it to a file.
         """
+        # Imported on first use: the pictures of a report need matplotlib.
+        from capedjica.estimators.reporting import estimator_report
+
         self._check_fitted("unmixing_")
         if self._record is None:
             raise InputError(
@@ -698,6 +711,8 @@ class CapeDJICA(Transformer):
         matplotlib.figure.Figure
             Displayed by notebooks; ``savefig(path)`` writes it to a file.
         """
+        from capedjica.estimators.reporting import components_figure
+
         self._check_fitted("components_")
         return components_figure(self, title)
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Final
 
-from capedjica.algorithms.analysis import ReleasedMean, ResultTable
+from capedjica.algorithms.analysis import ResultTable
 from capedjica.algorithms.ica.maps.denoising import denoised_words, prior_words
 from capedjica.algorithms.ica.maps.template_shift import movement_table
-from capedjica.mechanisms.contract import Contract
 from capedjica.report.data_location import IN_ONE_PROCESS
 from capedjica.report.group import Findings, group_page
 from capedjica.report.maps import MapSet
@@ -23,17 +20,9 @@ from capedjica.tools.text import counted
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from capedjica.estimators.djica import CapeDJICA
+    from capedjica.estimators.djica import CapeDJICA, Record
 
 _LIBRARIES: Final = ("capedjica", "numpy", "scipy", "numba", "cryptography", "nibabel", "nilearn")
-
-
-@dataclass(frozen=True, eq=False)
-class Record:
-    """What a fit published in addition to its maps: the contract and the means."""
-
-    contract: Contract
-    released: Sequence[ReleasedMean] = ()
 
 
 def estimator_report(estimator: CapeDJICA, record: Record, title: str | None) -> HtmlReport:

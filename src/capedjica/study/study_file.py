@@ -69,7 +69,30 @@ _MOST_PIXELS: Final = int(math.sqrt(2 * MAX_BLOCK_WORDS) / KEPT**2)
 
 
 class PrivacyTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """The table ``[privacy]``: the budget and the mechanism."""
+    """The table ``[privacy]``: the budget and the mechanism.
+
+    Attributes
+    ----------
+    epsilon : float
+        Largest privacy cost per participant, for all releases in total; required unless nothing is private.
+    delta : float
+        Delta of the guarantee.
+    mechanism : str
+        "cape": correlated noise, no trusted party. "conventional": independent noise of each site. "local":
+        each site alone. "pooled" and "none" require trust in the aggregator.
+    masking : str
+        "uniform": masks uniform over the whole ring. "paper": Gaussian masks, for comparison.
+    n_colluding : int or "third"
+        Sites that may collude with the aggregator without breaking the guarantee; "third" is
+        max(1, ceil(S/3) - 1) of S sites.
+    threshold : int
+        Number of sites that must stay to the end of a release; by default more than two thirds.
+    reserve : float
+        Fraction of the budget reserved for releases repeated after a site was lost or the run was
+        interrupted.
+    insecure_noise : bool
+        Noise from a fixed seed, to repeat a run exactly: not private.
+    """
 
     epsilon: Epsilon | None = None
     delta: Annotated[float, msgspec.Meta(gt=0, lt=1)] = DELTA
@@ -82,7 +105,19 @@ class PrivacyTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_o
 
 
 class SiteTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """One site: an element of ``[[sites]]``."""
+    """One site: an element of ``[[sites]]``.
+
+    Attributes
+    ----------
+    name : str
+        Name of the site, as on its card.
+    subjects : int
+        Number of participants enrolled, which is public.
+    card : str
+        The site's public key, as ``capedjica site init`` prints it.
+    epsilon : float
+        Largest privacy cost per participant of this site, if it differs from that of the study.
+    """
 
     name: str
     subjects: Count
@@ -101,7 +136,24 @@ class _Frame(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tr
 
 
 class StudyFile(_Frame, frozen=True, kw_only=True):
-    """The content of a ``study.toml``, with its analyses in order."""
+    """The content of a ``study.toml``, with its analyses in order.
+
+    Attributes
+    ----------
+    schema : int
+        Version of this format. Files of schema 1 are still read.
+    title : str
+        Title of the study, on one line.
+    features : FeatureTable
+        Features computed from each scan, by the same public rules at every site.
+    privacy : PrivacyTable
+        Budget and mechanism.
+    sites : list
+        The sites, at least two in a study that runs.
+    analyses : list
+        One table ``[analysis]``, or several ``[[analysis]]``, which run in this order; ``kind`` selects the
+        fields.
+    """
 
     analyses: tuple[AnalysisTable, ...] = msgspec.field(name="analysis")
 

@@ -90,7 +90,17 @@ class _ShareOfNoise:
 
 
 class ColumnTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """A column of ``participants.tsv``: a number with a public range, or a category with its levels."""
+    """A column of ``participants.tsv``: a number with a public range, or a category with its levels.
+
+    Attributes
+    ----------
+    name : str
+        Name of the column.
+    range : pair of float
+        Lowest and highest value of a number; values outside are clipped.
+    levels : list of str
+        Levels of a category.
+    """
 
     name: ColumnName
     range: tuple[Number, Number] | None = None
@@ -119,7 +129,15 @@ class ColumnTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_on
 
 
 class GroupSizes(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """Number of participants of a site in each level of the contrast, in the order of the levels."""
+    """Number of participants of a site in each level of the contrast, in the order of the levels.
+
+    Attributes
+    ----------
+    site : str
+        Name of the site.
+    sizes : pair of int
+        Number of participants in each level.
+    """
 
     site: str
     sizes: tuple[Size, Size]

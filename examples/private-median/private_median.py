@@ -1,6 +1,6 @@
-"""A private median in fifty lines: people are asked, step by step, on which side of a middle they are.
+"""A private median: subjects are asked, step by step, on which side of a middle they are.
 
-A person says 0 or 1, so replacing one of M people moves the share by at most 1/M: clip 1, spread 1.
+A subject says 0 or 1, so two subjects are at most 1 apart: clip 1, spread 1.
 """
 
 from dataclasses import dataclass
@@ -9,10 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from capedjica.algorithms.analysis import Result, ResultTable
-from capedjica.algorithms.state import pack, read_arrays
-from capedjica.mechanisms.contract import Query, Stage
-from capedjica.study.analyses.tabular import RowsTable
+from capedjica.extending import Query, Result, ResultTable, RowsTable, Stage, pack, read_arrays
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +24,7 @@ class Median(Result):
 class MedianOfRows:
     low: float
     high: float
-    steps: int
+    steps: int = 8
 
     def stages(self):
         return (Stage(Query("share above the middle", 1, 1.0, spread=1.0), self.steps),)
@@ -49,7 +46,7 @@ def _above(values, stage, published, state):
 
 
 class MedianTable(RowsTable, frozen=True, kw_only=True):
-    """The median of the first number of every person, between public bounds."""
+    """The median of the first number of every participant, between public bounds."""
 
     kind: Literal["median"] = "median"
     low: float
