@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Tests start hundreds of processes, which would each compile all modules anew.
 test test-full: export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help demo test test-full lint types imports bench paper fuzz clean
+.PHONY: help demo test test-full lint types imports bench evidence docs paper fuzz package lock clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -24,7 +24,7 @@ $(VENV)/installed: $(VENV)/created pyproject.toml
 	@touch $@
 
 $(VENV)/installed-test: $(VENV)/installed
-	$(BIN)/python -m pip install --quiet --editable '.[federated,web,test]'
+	$(BIN)/python -m pip install --quiet --editable '.[federated,web,test,docs]'
 	@touch $@
 
 demo: $(VENV)/installed  ## four hospitals find brain networks together; figures in capedjica-demo/
@@ -51,6 +51,21 @@ test-full: lint  ## the same with the long cases; writes docs/evidence/test-full
 bench: $(VENV)/installed-test  ## speed against peers, measured in one run
 	$(BIN)/python -m benchmarks
 
+evidence: $(VENV)/installed-test  ## every figure whose code has changed since it was made (real data too: ABIDE=FOLDER)
+	$(BIN)/python -m benchmarks.evidence make $(if $(ABIDE),--folder '$(ABIDE)')
+	$(BIN)/python -m benchmarks.evidence quote
+
+$(VENV)/installed-docs: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
+	@touch $@
+
+docs: $(VENV)/installed-docs  ## the documentation site, in docs/_build/html
+	# Examples run in the build, one thread each. Warnings are errors, links inside the site included.
+	$(BIN)/python -m sphinx --conf-dir docs --jobs 2 --doctree-dir docs/_build/doctrees --quiet \
+	  --fail-on-warning --nitpicky . docs/_build/html
+	$(BIN)/python docs/check_site.py docs/_build/html
+	@echo "docs/_build/html/index.html"
+
 paper: $(VENV)/installed-test  ## every figure and table of the paper (real data too: ABIDE=FOLDER)
 	$(BIN)/python -m paper $(if $(ABIDE),--abide '$(ABIDE)')
 
@@ -62,5 +77,15 @@ $(VENV)-fuzz/installed: pyproject.toml
 fuzz: $(VENV)-fuzz/installed  ## coverage-guided fuzzing of the secure sum (FUZZ_SECONDS=60)
 	$(VENV)-fuzz/bin/python -m fuzz.fuzz_securesum --seconds $(or $(FUZZ_SECONDS),60)
 
+package: $(VENV)/installed-test  ## wheel and sdist in dist/, checked
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist
+	$(BIN)/python -m twine check --strict dist/*
+
+lock: $(VENV)/installed-test  ## deploy/requirements.lock: the packages of a deployment with their hashes
+	$(BIN)/uv pip compile pyproject.toml deploy/build.in --extra federated --extra web --universal --python-version 3.11 \
+	  --generate-hashes --no-emit-index-url --no-annotate --no-header --quiet --output-file deploy/requirements.lock
+
 clean:  ## remove the environment and caches
-	rm -rf $(VENV) $(VENV)-fuzz $(VENV)-flower .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
+	rm -rf $(VENV) $(VENV)-fuzz $(VENV)-flower .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist \
+	  docs/_build docs/gallery docs/reference/api

@@ -792,7 +792,7 @@ DEFENCES = (
         "results about single people",
         "results about single people are for the owner of the site's folder alone",
         "test_every_person_has_results_that_only_the_owner_can_read",
-        {"results-about-single-people": "write_whole(draft / name, content)"},
+        {"results-about-single-people": "write_files(draft, files)"},
     ),
     # Later additions
     # Added to sections 2, 3 and 6

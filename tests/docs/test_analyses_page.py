@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from capedjica.study.analyses import GROUP, OWN
+from capedjica.study.analyses import OWN
 from capedjica.study.public_files import with_hashes
 from capedjica.study.study_file import Study, to_content
 from tests.support.drafts import draft, plain
@@ -28,11 +28,6 @@ def test_a_snippet_is_part_of_a_study(snippet, tmp_path):
     study = Study(msgspec.structs.replace(content, analyses=tables), tmp_path)
     assert study.problems() == []
     assert msgspec.to_builtins(study.content)["analysis"]
-
-
-def test_the_entry_points_are_those_of_the_test_package():
-    (entry,) = [snippet for snippet in SNIPPETS if "project" in snippet]
-    assert entry["project"]["entry-points"][GROUP] == {"median": "private_median:MedianTable"}
 
 
 def test_every_kind_is_in_the_table():

@@ -69,6 +69,7 @@ def exists(name: str) -> bool:
 def test_every_module_that_anything_mentions_exists():
     """Moves leave no old name behind, in words either; names of files and loggers are no modules."""
     others = {"capedjica.json", "capedjica.org", "capedjica.run", "capedjica.service", "capedjica.toml"}
+    others |= {"capedjica.def", "capedjica.sif"}
     # A logger of the agent's console, and the entry points of other packages' analyses.
     others |= {"capedjica.agent", ENTRY_POINTS}
     missing = {(file, name) for file, name in named_modules() if name not in others and not exists(name)}

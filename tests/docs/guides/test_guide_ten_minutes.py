@@ -6,8 +6,8 @@ import shutil
 import numpy as np
 import pytest
 
+from tests.docs.guides.test_guide_scans import make_abide
 from tests.docs.test_docs import ROOT
-from tests.docs.test_guide_scans import make_abide
 from tests.support.shell import run_script
 
 PAGE = ROOT / "docs" / "user-guide" / "getting-started.md"
