@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from benchmarks.framework import EVIDENCE_WIDTH, ROOT, Row, Section, amount_row, show, write_evidence
-from benchmarks.timed_aggregator import Notes, timed
-from benchmarks.timing import TIMES
+from benchmarks.timed.aggregator import Notes, timed
+from benchmarks.timed.slots import TIMES
 from capedjica.coordinator.flare.provisioning import provision
 from capedjica.coordinator.flare.remote_run import Terms, run_federated
 from capedjica.data import FeatureTable, make_synthetic

@@ -11,7 +11,7 @@ from benchmarks.after_import import SITE, after_import
 
 
 def _time_site(party: ModuleType) -> None:
-    from benchmarks.timed_site import TimedSite
+    from benchmarks.timed.site import TimedSite
 
     party.SiteParty = TimedSite  # type: ignore[attr-defined]
 

@@ -175,7 +175,15 @@ FIGURES: Final[dict[str, Figure]] = {
         _speed("release", "capedjica.data", "capedjica.estimators"),
         _speed("kernels", "capedjica.data", "capedjica.privacy"),
         _speed("descent", "capedjica.data", "capedjica.privacy"),
+        _speed("startup"),
         Figure("bench-federated", _EVIDENCE, ("benchmarks.federated",), _FEDERATED, _FEDERATED_WITHOUT),
+        Figure(
+            "wide-area",
+            _RESULTS,
+            ("benchmarks.wide_area",),
+            ("benchmarks.wide_area.study", *_FEDERATED[1:]),
+            _FEDERATED_WITHOUT,
+        ),
     )
 }
 # Compared with an earlier commit, once: it can be made again, but does not become untrue.

@@ -12,7 +12,7 @@ from typing import Any
 from numpy import int64
 from numpy.typing import NDArray
 
-from benchmarks.timing import TIMES, slot_of
+from benchmarks.timed.slots import TIMES, slot_of
 from capedjica.mechanisms.messages import Ask
 from capedjica.mechanisms.release import ReleasePlan
 from capedjica.mechanisms.site.answering import Site

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from unittest.mock import patch
 
-from benchmarks.timing import slot_of
+from benchmarks.timed.slots import slot_of
 from capedjica.algorithms.ica.infomax import Infomax
 from capedjica.coordinator.flare.transport import Courier
 from capedjica.flare.parcels import TRANSIT_SECONDS, write_parcel

@@ -1,0 +1,1 @@
+"""Aggregator and sites with a clock in hand."""
