@@ -45,8 +45,8 @@ test: lint  ## style, types, import contracts and the tests (10 to 13 minutes on
 	# Three on two cores: tests of FLARE mostly wait.
 	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
 
-test-full: lint  ## the same with the long cases; writes docs/evidence/test-full.txt
-	$(BIN)/python -m tests.evidence
+test-full: lint  ## the same with the long cases; writes docs/evidence/test-full.txt (a part: PART=flare, attacks or rest)
+	$(BIN)/python -m tests.evidence $(PART)
 
 bench: $(VENV)/installed-test  ## speed against peers, measured in one run
 	$(BIN)/python -m benchmarks

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from benchmarks.evidence.catalogue import FIGURES, Figure
 from benchmarks.evidence.checking import made_again
 from benchmarks.evidence.code import ROOT
 from benchmarks.evidence.quotes import fill_pages
-from benchmarks.evidence.stamps import Check, changed, commit, read, today, write
+from benchmarks.evidence.stamps import Check, changed, commit, known_stale, read, today, write
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -44,10 +45,14 @@ def stale(figure: Figure) -> list[str]:
 
 def _status() -> int:
     found = {figure.name: stale(figure) for figure in FIGURES.values()}
+    known = known_stale()
     for name, why in found.items():
         made = "" if why == ["no stamp"] else read(FIGURES[name].base).origin
-        print(f"{'STALE' if why else 'fresh'}  {name}  {made}  {', '.join(why)}".rstrip())
-    return 1 if any(found.values()) else 0
+        word = "fresh" if not why else "known" if name in known else "STALE"
+        print(f"{word}  {name}  {made}  {', '.join(why)}".rstrip())
+    n_stale = sum(map(bool, found.values()))
+    print(f"{n_stale} of {len(found)} figures are stale, {len(known)} of them known to be")
+    return 1 if any(why and name not in known for name, why in found.items()) else 0
 
 
 def _chosen(names: Sequence[str], folder: Path | None) -> list[Figure]:
@@ -64,7 +69,12 @@ def _make(figure: Figure, folder: Path | None) -> bool:
     place = "" if folder is None else str(folder.resolve())
     arguments = [place if part == "FOLDER" else part for part in figure.arguments]
     print(f"making {figure.name}: {figure.command}", flush=True)
-    return subprocess.run([sys.executable, "-m", *arguments], cwd=ROOT, check=False).returncode == 0
+    began = time.monotonic()
+    if subprocess.run([sys.executable, "-m", *arguments], cwd=ROOT, check=False).returncode != 0:
+        return False
+    seconds = round(time.monotonic() - began, 1)
+    write(figure.base, msgspec.structs.replace(read(figure.base), seconds=seconds))
+    return True
 
 
 def _check(figure: Figure, seeds: int, folder: Path | None) -> bool:

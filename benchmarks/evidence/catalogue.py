@@ -56,6 +56,15 @@ _FEDERATED_WITHOUT: Final = (
     "capedjica.study",
     "capedjica.one_machine",
 )
+# What an import of the estimators or the help of the command line loads, but not what is below it.
+_STARTED: Final = ("benchmarks.startup", "capedjica", "capedjica.cli", "capedjica.estimators")
+_NOT_STARTED: Final = tuple(
+    f"capedjica.{name}"
+    for name in (
+        *("algorithms", "applications", "coordinator", "data", "engines", "extending", "flare"),
+        *("mechanisms", "metrics", "one_machine", "privacy", "securesum", "site", "study", "web"),
+    )
+)
 _RESULTS: Final = "benchmarks/results"
 _EVIDENCE: Final = "docs/evidence"
 
@@ -175,13 +184,13 @@ FIGURES: Final[dict[str, Figure]] = {
         _speed("release", "capedjica.data", "capedjica.estimators"),
         _speed("kernels", "capedjica.data", "capedjica.privacy"),
         _speed("descent", "capedjica.data", "capedjica.privacy"),
-        _speed("startup"),
+        Figure("bench-startup", _EVIDENCE, ("benchmarks", "startup"), _STARTED, (*_NEUTRAL, *_NOT_STARTED)),
         Figure("bench-federated", _EVIDENCE, ("benchmarks.federated",), _FEDERATED, _FEDERATED_WITHOUT),
         Figure(
             "wide-area",
             _RESULTS,
             ("benchmarks.wide_area",),
-            ("benchmarks.wide_area.study", *_FEDERATED[1:]),
+            ("benchmarks.wide_area.__main__", *_FEDERATED[1:]),
             _FEDERATED_WITHOUT,
         ),
     )

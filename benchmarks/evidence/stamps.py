@@ -13,6 +13,7 @@ from benchmarks.evidence.catalogue import FIGURES, Figure
 from benchmarks.evidence.code import ROOT
 
 _SUFFIX: Final = ".stamp.json"
+_KNOWN: Final = Path(__file__).with_name("known_stale.toml")
 
 
 class Check(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -35,6 +36,9 @@ class Stamp(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Fingerprints at that commit or, after a check, at the commit of the check.
     check : Check or None
         The last time that a part of it was made again.
+    seconds : float or None
+        How long the command took, where `make` of this package ran it; less where it went on from rows of an
+        interrupted run.
     """
 
     command: str
@@ -42,6 +46,7 @@ class Stamp(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     date: str
     code: dict[str, str]
     check: Check | None = None
+    seconds: float | None = None
 
     @property
     def origin(self) -> str:
@@ -88,6 +93,11 @@ def changed(figure: Figure) -> list[str]:
     """Return the modules that are not as they were when a figure was made, or checked."""
     then, now = read(figure.base).code, figure.code()
     return sorted(path for path in then.keys() | now.keys() if then.get(path) != now.get(path))
+
+
+def known_stale() -> dict[str, str]:
+    """Return the figures that are known to be of earlier code, and why they are shown nevertheless."""
+    return msgspec.toml.decode(_KNOWN.read_bytes(), type=dict[str, str])
 
 
 def commit() -> str:

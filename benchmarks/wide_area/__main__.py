@@ -17,6 +17,7 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.evidence.stamps import origin, stamp
 from benchmarks.framework import ROOT
 from benchmarks.utility.shared.report import RESULTS
 from benchmarks.wide_area.namespaces import Conditions
@@ -117,9 +118,10 @@ def _run(given: argparse.Namespace, console: Console) -> None:
         rows = list(measure(SIZE, LINES, given.repetitions, console))
         given.output.mkdir(parents=True, exist_ok=True)
         write_csv(path, rows)
+        stamp(path.with_suffix(""), COMMAND)
     rows = read_csv(path)
     _show(rows, console)
-    write_page(path, _describe(SIZE), cells(rows), COMMAND)
+    write_page(path, _describe(SIZE), cells(rows), f"{COMMAND}, {origin(path.with_suffix(''))}")
     if given.output == RESULTS:
         write_table(DOCUMENTED, cells(rows))
     console.print(f"written: {path.with_suffix('.md')}")
