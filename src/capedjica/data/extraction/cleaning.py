@@ -109,10 +109,11 @@ def _multiplied(operator: Float64Array, series: Changes, centred: bool) -> Float
     constant = operator.sum(axis=1)
     if centred:
         constant -= constant.mean()
-    matrix, constant = operator.astype(np.float32), constant[:, np.newaxis]
-    out = series.changes[: len(matrix)]
+    out = series.changes[: len(operator)]
     for first in range(0, out.shape[1], _BLOCK):
         columns = slice(first, first + _BLOCK)
-        product = matrix @ series.changes[:, columns]
-        out[:, columns] = product + constant * series.first[columns]
+        # In double precision: confounds and filters may leave little of a series.
+        product = operator @ series.changes[:, columns].astype(np.float64)
+        product += constant[:, np.newaxis] * series.first[columns]
+        out[:, columns] = product
     return out

@@ -67,18 +67,16 @@ def add_weighted_runs(
 
 
 @compiled
-def gather_changes(
-    volumes: NDArray[Any], positions: Indices, first: Float64Array, out: Float32Array
-) -> float:
-    """Set ``out[t, c]`` to voxel ``positions[c]`` minus ``first[c]``; return NaN if any is not finite."""
-    check = np.float32(0)
+def gather_changes(volumes: NDArray[Any], positions: Indices, first: Float64Array, out: Float32Array) -> bool:
+    """Set ``out[t, c]`` to voxel ``positions[c]`` minus ``first[c]``; return whether all are finite."""
+    n_finite = 0
     for t in range(len(volumes)):
         volume, row = volumes[t], out[t]
         for c in range(len(positions)):
             row[c] = np.float32(np.float64(volume[positions[c]]) - first[c])
         for c in range(len(positions)):
-            check += row[c] - row[c]
-    return float(check)
+            n_finite += np.isfinite(row[c])
+    return n_finite == out.size
 
 
 @compiled

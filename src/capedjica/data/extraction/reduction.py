@@ -181,13 +181,12 @@ class VoxelReduction:
         positions, smoother = self._positions, self._smoother
         source = volumes if smoother is None else SmoothChanges(volumes, smoother)
         changes = np.empty((volumes.n_volumes, len(positions)), dtype=np.float32)
-        first, check = np.zeros(len(positions)), 0.0
+        first = np.zeros(len(positions))
         for times, piece in source.pieces():
             if times.start == 0:
                 first = piece[0][positions].astype(np.float64)
-            check += gather_changes(piece, positions, first, changes[times])
-        if not np.isfinite(check):
-            raise NotStreamedError
+            if not gather_changes(piece, positions, first, changes[times]):
+                raise NotStreamedError
         if isinstance(source, SmoothChanges):
             first += source.origin[positions]
         if volumes.slope != 1:
