@@ -11,7 +11,7 @@ from rich.console import Console
 
 from benchmarks.framework import EVIDENCE_WIDTH, show, write_evidence
 
-SECTIONS: Final = ("noise", "securesum", "release", "kernels", "descent", "startup", "whole")
+SECTIONS: Final = ("noise", "securesum", "release", "kernels", "descent", "startup", "extraction", "whole")
 
 
 def main(arguments: list[str] | None = None) -> int:

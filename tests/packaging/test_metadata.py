@@ -18,7 +18,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 LOCK = ROOT / "deploy" / "requirements.lock"
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 # Packages that have another name in conda.
-CONDA = {"matplotlib-base": "matplotlib"}
+CONDA = {"python-isal": "isal", "matplotlib-base": "matplotlib"}
 
 
 def locked():

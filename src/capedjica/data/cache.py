@@ -21,14 +21,16 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from capedjica.data.scans import Features, Recording
 from capedjica.errors import InputError
 from capedjica.tools.arrays import Scan
-from capedjica.tools.atomic_files import write_whole
+from capedjica.tools.atomic_files import whole_file
 
 _ENTRY: Final = re.compile(r"([0-9a-f]{16}-)?[0-9a-f]{64}\.npy|\..*\.npy\.[0-9a-f]{16}\.part")
 _DIGEST_SIZE: Final = 32
+_LONGEST_HEADER: Final = 1024
 
 
 class SeriesCache:
@@ -63,10 +65,14 @@ class SeriesCache:
         """Write an entry atomically, with permissions that never let other users read it."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.folder.chmod(0o700)
-        buffer = io.BytesIO()
-        np.save(buffer, np.asarray(series, dtype=np.float32), allow_pickle=False)
-        content = buffer.getvalue()
-        write_whole(path, content + hashlib.sha256(content).digest(), mode=0o600)
+        numbers, header = np.ascontiguousarray(series, dtype=np.float32), io.BytesIO()
+        np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(numbers))
+        digest = hashlib.sha256(header.getvalue())
+        digest.update(numbers.data)
+        with whole_file(path, mode=0o600) as file:
+            file.write(header.getvalue())
+            file.write(numbers.data)
+            file.write(digest.digest())
 
     def purge(self) -> int:
         """Remove every entry, and the folder if it is then empty; return the number of entries removed."""
@@ -113,14 +119,23 @@ def _state(path: Path) -> str:
     return f"{status.st_size} {status.st_mtime_ns}"
 
 
+def _array(entry: NDArray[np.uint8]) -> Scan:
+    """Return the array of a .npy file, in the memory of its content."""
+    header = io.BytesIO(entry[:_LONGEST_HEADER].tobytes())
+    np.lib.format.read_magic(header)
+    shape, by_columns, dtype = np.lib.format.read_array_header_1_0(header)
+    series: Scan = entry[header.tell() :].view(dtype).reshape(shape, order="F" if by_columns else "C")
+    return series
+
+
 def _read(path: Path) -> Scan | None:
     """Return an entry, or None if it does not exist or is damaged."""
     try:
-        content = memoryview(path.read_bytes())
-        numbers, digest = content[:-_DIGEST_SIZE], content[-_DIGEST_SIZE:]
-        if hashlib.sha256(numbers).digest() != digest:
+        content = np.fromfile(path, dtype=np.uint8)
+        entry, digest = content[:-_DIGEST_SIZE], content[-_DIGEST_SIZE:]
+        if hashlib.sha256(entry.data).digest() != digest.tobytes():
             return None
-        series: Scan = np.lib.format.read_array(io.BytesIO(numbers), allow_pickle=False)
+        series = _array(entry)
     except (OSError, ValueError):
         return None
     return series

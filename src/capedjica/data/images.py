@@ -1,4 +1,9 @@
-"""Extraction of features from 4-D images with nilearn's maskers: atlas regions or mask voxels.
+"""Extraction of features from 4-D images, equal to nilearn's maskers: atlas regions or mask voxels.
+
+Images are read in one pass (:mod:`capedjica.data.extraction`), several at a time. What such a pass does not
+cover is left to nilearn's maskers, one image at a time: recordings that must be interpolated, unusual types
+of numbers or compression, and damaged files, so that there is one description of damage. Series from either
+way are equal to single precision.
 
 A masker is fitted on public images alone, the atlas or the mask of the study, and never on a participant's
 scan: a mask computed from participants' scans is a statistic across participants, which would have to be
@@ -20,6 +25,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import threading
 import warnings
 import zlib
@@ -35,6 +41,15 @@ from numpy.typing import NDArray
 
 from capedjica.algorithms.ica.basis import low_pass_within
 from capedjica.algorithms.ica.scan_length import LONGEST_SCAN
+from capedjica.data.extraction.cleaning import Cleaning
+from capedjica.data.extraction.reduction import (
+    Reduction,
+    Smoother,
+    VoxelReduction,
+    label_reduction,
+    map_reduction,
+)
+from capedjica.data.extraction.volumes import NotStreamedError, stored_volumes
 from capedjica.data.layouts import entity_of
 from capedjica.data.scans import Problem, Recording
 from capedjica.tools.arrays import FloatArray, Scan
@@ -50,6 +65,10 @@ _UNIT_SECONDS: Final = {"sec": 1.0, "msec": 1e-3, "usec": 1e-6, "unknown": 1.0}
 # Plausible repetition times in seconds; a value outside this range has a different unit.
 _SHORTEST, _LONGEST = 0.05, 30.0
 _FEW_PLACES: Final = 5000
+# Grids for which the features are kept.
+_MOST_GRIDS: Final = 4
+# Largest difference of affines that nilearn's extraction of regions accepts.
+_EQUAL_AFFINES: Final = 1000 * float(np.finfo(np.float32).eps)
 _LOCK: Final = threading.Lock()
 # Masker options for maps.
 _PLAIN: Final = {"standardize": None, "reports": False}
@@ -81,6 +100,7 @@ class ImageFeatures(ABC):
     def __init__(self, table: FeatureTable, key: bytes) -> None:
         self.key = key
         self._table = table
+        self._reductions: dict[tuple[Any, ...], Reduction] = {}
 
     @property
     @abstractmethod
@@ -133,29 +153,78 @@ class ImageFeatures(ABC):
 
     def series(self, recording: Recording) -> Scan:
         """Return (time, features); any exception means that the recording cannot be used."""
-        with _one_at_a_time():
-            image = _open(recording.path)
-            found = list(self._header_problems(recording, image))
-            if found:
-                raise UnusableError(*found)
-            self._masker.set_params(t_r=self._repetition_time(recording, image))
-            confounds, kept = self._confounds(recording, image.shape[3])
-            # Confounds of the volumes that are read, and the volumes that are kept.
-            confounds = None if confounds is None else confounds.iloc[:LONGEST_SCAN]
-            kept = None if kept is None else kept[kept < LONGEST_SCAN]
-            return self._extract(_in_memory(recording.path, image), confounds, kept)
+        image = _open(recording.path)
+        found = list(self._header_problems(recording, image))
+        if found:
+            raise UnusableError(*found)
+        confounds, kept = self._confounds(recording, image.shape[3])
+        # Confounds of the volumes that are read, and the volumes that are kept.
+        confounds = None if confounds is None else confounds.iloc[:LONGEST_SCAN].to_numpy()
+        kept = None if kept is None else kept[kept < LONGEST_SCAN]
+        cleaning = self._cleaning(self._repetition_time(recording, image), confounds, kept)
+        return self._extract(recording.path, image, cleaning)
 
     def series_of(self, image: Nifti1Image) -> Scan:
         """Return (time, features) of an image in memory; raise UnusableError if it cannot be used."""
-        with _one_at_a_time():
-            _check_header(_MEMORY, image)
-            return self._extract(_in_memory(_MEMORY, image))
+        _check_header(_MEMORY, image)
+        return self._extract(_MEMORY, image, self._cleaning())
 
-    def _extract(
-        self, image: Nifti1Image, confounds: Any = None, kept: NDArray[np.int64] | None = None
-    ) -> Scan:
-        extracted = self._masker.transform(image, confounds=confounds, sample_mask=kept)
-        return self._columns(extracted, self._masker).astype(np.float32)
+    def _cleaning(
+        self, t_r: float | None = None, confounds: Any = None, kept: NDArray[np.int64] | None = None
+    ) -> Cleaning:
+        table = self._table
+        return Cleaning(
+            table.detrend, table.standardize, table.low_pass, table.high_pass, t_r, confounds, kept
+        )
+
+    def _extract(self, path: Path, image: Nifti1Image, cleaning: Cleaning) -> Scan:
+        try:
+            return self._in_one_pass(image, cleaning)
+        except NotStreamedError:
+            return self._by_masker(path, image, cleaning)
+
+    def _in_one_pass(self, image: Nifti1Image, cleaning: Cleaning) -> Scan:
+        volumes = stored_volumes(image, LONGEST_SCAN)
+        with _one_at_a_time():
+            operator = cleaning.operator(volumes.n_volumes)
+            reduction = self._reduction(image)
+        return cleaning.apply(reduction.reduce(volumes), operator)
+
+    def _by_masker(self, path: Path, image: Nifti1Image, cleaning: Cleaning) -> Scan:
+        with _one_at_a_time():
+            masker = self._masker.set_params(t_r=cleaning.t_r)
+            extracted = masker.transform(
+                _in_memory(path, image), confounds=cleaning.confounds, sample_mask=cleaning.kept
+            )
+            return self._columns(extracted, masker).astype(np.float32)
+
+    def needs_masker(self, image: str | os.PathLike[str] | Nifti1Image) -> bool:
+        """Return whether nilearn is needed to read a usable image, judging by its header."""
+        try:
+            opened = _open(Path(image)) if isinstance(image, str | os.PathLike) else image
+            stored_volumes(opened, LONGEST_SCAN)
+            with _one_at_a_time():
+                self._reduction(opened)
+        except NotStreamedError:
+            return True
+        except Exception:
+            return False
+        return False
+
+    def _reduction(self, image: Nifti1Image) -> Reduction:
+        """Return the features on the grid of an image; raise NotStreamedError if it must be interpolated."""
+        grid = (*image.shape[:3], image.affine.tobytes())
+        if grid not in self._reductions:
+            fwhm = self._table.smoothing_fwhm
+            smoother = None if fwhm is None else Smoother.of_grid(fwhm, image.affine)
+            if len(self._reductions) == _MOST_GRIDS:
+                self._reductions.pop(next(iter(self._reductions)))
+            self._reductions[grid] = self._new_reduction(image, smoother)
+        return self._reductions[grid]
+
+    @abstractmethod
+    def _new_reduction(self, image: Nifti1Image, smoother: Smoother | None) -> Reduction:
+        """Return the features on the grid of an image, of which only the header is used."""
 
     def problems(self, recording: Recording) -> list[Problem]:
         """Return the reasons why a recording cannot be used."""
@@ -216,7 +285,8 @@ class ImageFeatures(ABC):
 
         assert recording.confounds is not None
         try:
-            confounds, kept = load_confounds(str(recording.path), strategy=self._table.confounds)
+            with _one_at_a_time():
+                confounds, kept = load_confounds(str(recording.path), strategy=self._table.confounds)
         except Exception as error:
             why = " ".join(str(error).split())[:200]
             expected = f"the confounds required by the study: {', '.join(self._table.confounds)}"
@@ -285,6 +355,12 @@ class Labels(ImageFeatures):
         masker = NiftiLabelsMasker(self._atlas, resampling_target="data", **_PLAIN).fit()
         return self._columns(masker.transform(image), masker)
 
+    def _new_reduction(self, image: Nifti1Image, smoother: Smoother | None) -> Reduction:
+        regions = _on_grid(self._atlas, image, "nearest")
+        if not regions.any():
+            raise NotStreamedError
+        return label_reduction(regions, self._labels, smoother)
+
     def _columns(self, extracted: FloatArray, masker: Any) -> FloatArray:
         """Return a column for each region, with zeros if a recording contains no voxel of it."""
         present = [label for name, label in masker.region_ids_.items() if name != "background"]
@@ -329,6 +405,9 @@ class Maps(ImageFeatures):
         masker = NiftiMapsMasker(self._atlas, resampling_target="data", **_PLAIN).fit()
         return np.asarray(masker.transform(image))
 
+    def _new_reduction(self, image: Nifti1Image, smoother: Smoother | None) -> Reduction:
+        return map_reduction(_on_grid(self._atlas, image, "linear"), smoother)
+
     def image(self, maps: FloatArray) -> Nifti1Image:
         """Return maps (R, D) as a 4-D image of weighted sums of the atlas's maps."""
         values = np.asanyarray(self._atlas.dataobj) @ maps.T
@@ -370,6 +449,11 @@ class Voxels(ImageFeatures):
         there = resample_to_img(image, self._mask, interpolation=how, copy_header=True, force_resample=True)
         values: FloatArray = np.asarray(there.dataobj, dtype=np.float64)[self._inside].T
         return values
+
+    def _new_reduction(self, image: Nifti1Image, smoother: Smoother | None) -> Reduction:
+        if not _is_same_grid(self._mask, image):
+            raise NotStreamedError
+        return VoxelReduction(self._inside, smoother)
 
     def image(self, maps: FloatArray) -> Nifti1Image:
         """Return maps (R, D) as a 4-D image in which each voxel has its value."""
@@ -439,12 +523,32 @@ def _check_finite(path: Path, volumes: NDArray[Any]) -> None:
         raise UnusableError(Problem(path, f"{found} of {volumes.shape[3]}", "finite numbers"))
 
 
+def _is_same_grid(public: Nifti1Image, image: Nifti1Image) -> bool:
+    """Return whether nilearn regards two grids as equal."""
+    return public.shape[:3] == image.shape[:3] and np.allclose(public.affine, image.affine)
+
+
+def _on_grid(public: Nifti1Image, image: Nifti1Image, interpolation: str) -> NDArray[Any]:
+    """Return a public image on the grid of a recording, resampled as nilearn's maskers do if it differs."""
+    if _is_same_grid(public, image):
+        # Grids that differ more are equal for one part of a masker and different for another.
+        if np.abs(public.affine - image.affine).max() > _EQUAL_AFFINES:
+            raise NotStreamedError
+        return np.asanyarray(public.dataobj)
+    from nilearn.image import resample_img
+
+    there = resample_img(
+        public, interpolation=interpolation, target_shape=image.shape[:3], target_affine=image.affine
+    )
+    return np.asanyarray(there.dataobj)
+
+
 @contextmanager
 def _one_at_a_time() -> Iterator[None]:
-    """Extract from one image at a time, without nilearn's warnings about resampling.
+    """Let one thread use nilearn, without its warnings about resampling.
 
-    Statistics read subjects in several threads. A masker stores what it found in the last image, and memory
-    use should be that of one image.
+    Statistics read subjects in several threads. A masker stores what it found in the last image, its memory
+    use should be that of one image, and filters of warnings belong to all threads.
     """
     with _LOCK, warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -17,6 +17,7 @@ from typing import overload
 import numpy as np
 
 from capedjica.algorithms.ica.scan_length import LONGEST_SCAN
+from capedjica.algorithms.parallel import InParallel
 from capedjica.data.cache import SeriesCache
 from capedjica.data.covariates import Covariates, covariates_of
 from capedjica.data.scans import Features, Person, Problem, Recording
@@ -113,7 +114,7 @@ class People(Sequence[Scan]):
         longest: int = LONGEST_SCAN,
         notes: Notes = lambda series: (),
     ) -> list[Problem]:
-        """Read every participant once and return all problems, in the order of the participants.
+        """Read every participant once, several at a time, and return all problems in their order.
 
         Parameters
         ----------
@@ -130,12 +131,20 @@ class People(Sequence[Scan]):
         validate.count("n_components", n_components)
         found: list[Problem] = []
         layouts: dict[Path, str] = {}
+        examined = InParallel(
+            lambda person: self._problems(person, n_components, longest, layouts, notes), self.people
+        )
         for person in self.people:
-            problems = self._problems(person, n_components, longest, layouts, notes)
+            try:
+                problems = next(examined)
+            except MemoryError:
+                problems = [Problem(Path(person.name), "too large for the memory", "a smaller recording")]
             found += [replace(problem, subject=person.name) for problem in problems]
             if progress is not None:
                 progress()
-        return found + [replace(odd, subject=self._owner(odd.path)) for odd in _odd_layouts(layouts)]
+        paths = [recording.path for person in self.people for recording in person.recordings]
+        in_order = {path: layouts[path] for path in paths if path in layouts}
+        return found + [replace(odd, subject=self._owner(odd.path)) for odd in _odd_layouts(in_order)]
 
     def _problems(
         self, person: Person, n_components: int, longest: int, layouts: dict[Path, str], notes: Notes
@@ -149,6 +158,9 @@ class People(Sequence[Scan]):
             try:
                 series = self._series(recording)
                 layouts[recording.path] = self.features.layout(recording)
+            except MemoryError:
+                # Tried again with this participant alone.
+                raise
             except Exception:
                 found += self.features.problems(recording)
                 continue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import numpy as np
 
 from capedjica.algorithms.ica.basis import low_pass_within
+from capedjica.algorithms.parallel import one_thread
 from capedjica.data.cache import SeriesCache
 from capedjica.data.features import (
     ACROSS_PEOPLE,
@@ -58,6 +59,9 @@ class Extractor(Protocol):
     def series(self, image: Any) -> Scan:
         """Return the time series (time, features) of a path or an image."""
 
+    def runs_in_threads(self, images: Iterable[Any]) -> bool:
+        """Return whether threads read these images as fast as processes do."""
+
     def image(self, maps: FloatArray) -> Nifti1Image:
         """Return maps (R, D) as a 4-D image."""
 
@@ -100,6 +104,10 @@ class FeatureExtractor:
             return self._features.series(recording)
         return self._cache.series(self._features, recording)
 
+    def runs_in_threads(self, images: Iterable[Any]) -> bool:
+        """Return whether no image needs nilearn, which only one thread can use."""
+        return not any(map(self._features.needs_masker, images))
+
     def image(self, maps: FloatArray) -> Nifti1Image:
         """Return maps (R, D) as a 4-D image."""
         return self._features.image(maps)
@@ -140,6 +148,10 @@ class MaskerExtractor:
         if series.ndim != 2:
             raise InputError("the image is a single volume; expected a 4-D image")
         return series
+
+    def runs_in_threads(self, images: Iterable[Any]) -> bool:
+        """Return False: a masker stores what it found in the last image."""
+        return False
 
     def image(self, maps: FloatArray) -> Nifti1Image:
         """Return maps (R, D) as a 4-D image."""
@@ -288,14 +300,22 @@ def series_of_sites(X: Sites, extractor: Extractor | None, on_bad: OnBad, n_jobs
     from joblib import Parallel, delayed  # type: ignore[import-untyped]
 
     read = delayed(_read)
-    series = Parallel(n_jobs=n_jobs)(
-        read(sites[name][m], extractor, f"site {name}, subject {m}", on_bad) for name, m in places
-    )
+    images = (run for name, m in places for run in _runs(sites[name][m]))
+    way = "threads" if extractor.runs_in_threads(images) else "processes"
+    with one_thread():
+        series = Parallel(n_jobs=n_jobs, prefer=way)(
+            read(sites[name][m], extractor, f"site {name}, subject {m}", on_bad) for name, m in places
+        )
     extracted = dict(zip(places, series, strict=True))
     return {
         name: [extracted.get((name, m), subject) for m, subject in enumerate(site)]
         for name, site in sites.items()
     }
+
+
+def _runs(subject: Any) -> Sequence[Any]:
+    """Return the runs of a participant."""
+    return subject if isinstance(subject, list | tuple) else [subject]
 
 
 def _described(sites: Mapping[str, Any], name: str, number: int) -> str:
@@ -307,9 +327,8 @@ def _described(sites: Mapping[str, Any], name: str, number: int) -> str:
 
 def _read(subject: Any, extractor: Extractor, where: str, on_bad: OnBad) -> Scan:
     """Return the time series of one subject; if unusable, an empty series or an error with the reason."""
-    runs: Sequence[Any] = subject if isinstance(subject, list | tuple) else [subject]
     try:
-        series = joined([extractor.series(run) for run in runs])
+        series = joined([extractor.series(run) for run in _runs(subject)])
         if series.shape[1] == extractor.n_features:
             return series
         why = f"{series.shape[1]} features; expected the {extractor.n_features} of the public images"
