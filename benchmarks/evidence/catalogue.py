@@ -23,6 +23,7 @@ _NEUTRAL: Final = (
 # of a result, unlike what decides how much noise there is, which therefore counts.
 _PINNED: Final = (
     "capedjica.algorithms.kernels",
+    "capedjica.algorithms.reserved",
     "capedjica.compiled",
     "capedjica.engines",
     "capedjica.mechanisms.aggregator",
