@@ -139,7 +139,7 @@ def _scale(name: str) -> Figure:
         f"scale-{name}",
         _RESULTS,
         ("benchmarks.scale", name),
-        ("benchmarks.scale.workloads", "benchmarks.scale.measuring"),
+        ("benchmarks.scale.dimensions", "benchmarks.scale.measuring"),
         (*_NEUTRAL, "capedjica.privacy"),
     )
 

@@ -95,8 +95,7 @@ def _secure_sum(size: int) -> Cost:
 
 
 def _components(size: int) -> Cost:
-    study = StudySize(4, 32, size, length=250, rotations=8, features=(12, 12, 12), basis=True)
-    return run_study(study)
+    return run_study(StudySize(4, 32, size, 250, 8, (10, 10, 10), basis=True, epsilon=1e4))
 
 
 def _voxels(size: int) -> Cost:
@@ -156,7 +155,7 @@ DIMENSIONS: Final = {
     "components": Dimension(
         "Components",
         "components",
-        "Whole studies of 4 sites with 8 participants each: 1,728 voxels with a basis of 300 cosines, 250 "
+        "Whole studies of 4 sites with 8 participants each: 1,000 voxels with a basis of 300 cosines, 250 "
         "time points, 8 rotations.",
         (12, 25, 50, 100, 200),
         (4, 6, 8),

@@ -101,8 +101,8 @@ def write_page(path: Path, name: str, rows: Sequence[Row], command: str, origin:
     path.with_suffix(".md").write_text(
         f"# {dimension.title}\n\n{dimension.setting} Each size runs in a fresh process; memory is its peak "
         "minus what it had before, with everything loaded and compiled. Processor time counts all threads; "
-        f"of several runs, the least counts. Exponents are fitted to the {FITTED} largest sizes, with standard "
-        f"errors.\n\n[Figure]({path.stem}.svg), [every run]({path.stem}.csv).\n\n"
+        f"of several runs, the least counts. Exponents are fitted to the {FITTED} largest sizes, with "
+        f"standard errors.\n\n[Figure]({path.stem}.svg), [every run]({path.stem}.csv).\n\n"
         f"{exponents({name: found})}\n\n{measurements(found, dimension.axis)}\n\n"
         f"Made by `{command}`, {origin}, {facts['cpu']}, {facts['cores']} cores, load {min(loads):.1f} to "
         f"{max(loads):.1f} by other programs and this one. Absolute times depend on the load.\n",

@@ -25,7 +25,6 @@ from capedjica.engines.inprocess import Letter
 from capedjica.mechanisms.site.answering import Site
 from capedjica.tools.arrays import FloatArray, Scan
 
-EPSILON: Final = 10.0
 DELTA: Final = 1e-5
 NOISE: Final = np.float32(0.1)
 
@@ -108,6 +107,8 @@ class StudySize:
         Sides of the box of voxels; one number for features without positions.
     basis : bool
         Whether the voxels are represented by the smoothest cosines.
+    epsilon : float
+        Total budget: with few participants only a large one leaves maps that varimax converges on.
     """
 
     sites: int
@@ -117,6 +118,7 @@ class StudySize:
     rotations: int
     features: tuple[int, ...]
     basis: bool = False
+    epsilon: float = 10.0
 
     @property
     def n_features(self) -> int:
@@ -162,7 +164,7 @@ def run_study(size: StudySize) -> Cost:
         f"site-{s:03d}": SimulatedScans(mixing, edges[s + 1] - edges[s], size.length, s)
         for s in range(size.sites)
     }
-    terms = in_process(epsilon=EPSILON, delta=DELTA)
+    terms = in_process(epsilon=size.epsilon, delta=DELTA)
     noise = terms.mean_noise([len(site) for site in sites.values()])
     method = SubjectMethod(
         size.n_features, size.components, size.length, noise, max_rotations=size.rotations, basis=basis
