@@ -23,6 +23,7 @@ _NEUTRAL: Final = (
 # of a result, unlike what decides how much noise there is, which therefore counts.
 _PINNED: Final = (
     "capedjica.algorithms.kernels",
+    "capedjica.algorithms.reserved",
     "capedjica.compiled",
     "capedjica.engines",
     "capedjica.mechanisms.aggregator",
@@ -142,6 +143,16 @@ def _speed(name: str, *without: str) -> Figure:
     )
 
 
+def _scale(name: str) -> Figure:
+    return Figure(
+        f"scale-{name}",
+        _RESULTS,
+        ("benchmarks.scale", name),
+        ("benchmarks.scale.dimensions", "benchmarks.scale.measuring"),
+        (*_NEUTRAL, "capedjica.privacy"),
+    )
+
+
 def _paper(name: str, *more: str, data: str = "") -> Figure:
     return Figure(
         f"{name}{data}",
@@ -179,6 +190,8 @@ FIGURES: Final[dict[str, Figure]] = {
             for name in ("vary_delta", "vary_epsilon", "vary_subjects")
         ),
         _paper("vary_epsilon", "--abide", "FOLDER", data="_abide_50"),
+        *(_scale(name) for name in ("participants", "sites", "secure-sum", "components")),
+        *(_scale(name) for name in ("features", "features-without-basis")),
         _speed("noise"),
         _speed("securesum"),
         _speed("release", "capedjica.data", "capedjica.estimators"),

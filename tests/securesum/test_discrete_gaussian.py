@@ -11,7 +11,7 @@ import pytest
 from scipy.special import ndtr
 
 from capedjica.errors import InputError
-from capedjica.securesum.discrete_gaussian import _closeness, grid_delta
+from capedjica.securesum.discrete_gaussian import _closeness, _total_and_least, grid_delta
 from tests.securesum.grid_law import cdf, log_pmf
 
 EPSILONS = np.linspace(0, 4, 41)
@@ -136,6 +136,15 @@ def test_a_fine_grid_is_within_1e_9_of_the_continuous_curve(dimension: int) -> N
     assert grid_delta(9.0, [2.0**15] * 4, dimension) < 1e-9
     assert grid_delta(1.0, [2.0**16], dimension) < 1.3e-10
     assert grid_delta(1.0, [2.0**12], dimension) > 1e-9
+
+
+def test_the_sites_of_a_release_share_one_sum() -> None:
+    """Every site plans for all sites: a sum for each of them would be quadratic."""
+    _total_and_least.cache_clear()
+    noise = [2.0**20 + number for number in range(100)]
+    together = [grid_delta(0.1 + number / 100, list(noise), 10) for number in range(100)]
+    assert _total_and_least.cache_info().misses == 1
+    assert len(set(together)) == 100
 
 
 def test_too_little_noise_has_no_bound() -> None:

@@ -6,6 +6,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from capedjica.errors import ProtocolError
 from capedjica.securesum.masks import _CHUNK, agree, apply_masks, derive_key, pairwise_mask, self_mask
+from capedjica.securesum.parameters import Roster
 from capedjica.securesum.stream import Keystream
 from tests.securesum.consortium import Consortium, random_words
 
@@ -32,6 +33,15 @@ def test_pairwise_masks_cancel():
     assert np.count_nonzero(words) > 990
     apply_masks(words, (), [pairwise_mask(to_u, parameters, b, a)])
     assert not words.any()
+
+
+def test_the_mask_of_a_pair_does_not_look_at_the_other_sites(monkeypatch):
+    """A site makes one for each peer: work for all sites in each would be quadratic."""
+    parameters = Consortium(3).parameters
+    a, _, c = parameters.roster.names
+    expected = pairwise_mask(bytes(32), parameters, a, c).words(4)
+    monkeypatch.setattr(Roster, "in_order", None)
+    np.testing.assert_array_equal(pairwise_mask(bytes(32), parameters, c, a).words(4), expected)
 
 
 def test_keys_differ_by_purpose_sum_and_names():

@@ -47,6 +47,15 @@ def test_any_threshold_of_shares_recovers_the_secret(case, random):
         assert combine({point: shares[point] for point in some}) == secret
 
 
+@pytest.mark.parametrize("size", [1, 2, 63, 64, 65, 128, 129, 400])
+def test_values_are_those_of_the_polynomial_however_many_coefficients(size):
+    """Also across the reductions between chunks of coefficients."""
+    coefficients = [secrets.randbelow(PRIME) for _ in range(size)]
+    for point, share in evaluate(coefficients, [1, 2, 999, 10**6]).items():
+        value = sum(c * pow(point, k, PRIME) for k, c in enumerate(coefficients)) % PRIME
+        assert share == value.to_bytes(SHARE_BYTES)
+
+
 def test_every_subset_of_threshold_shares_recovers_the_secret():
     secret = secrets.token_bytes(32)
     shares = split(secret, 4, range(1, 8))

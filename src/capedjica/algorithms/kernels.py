@@ -20,14 +20,16 @@ earlier and a long scan later, by milliseconds to tens of milliseconds (docs/con
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from capedjica.algorithms.parallel import InParallel, compiled, one_thread, over_subjects
+from capedjica.algorithms.reserved import IN_MEMORY, Reserved
 from capedjica.errors import InputError
 from capedjica.privacy import validate
 
@@ -64,11 +66,14 @@ class PackedSubjects:
         Subject m is ``samples[offsets[m]:offsets[m + 1]]``.
     longest : int
         Maximum number of time points of a subject; kernels always allocate memory for this maximum.
+    room : Reserved, optional
+        Where the samples are, if they may be on disk.
     """
 
     samples: Float32Array
     offsets: NDArray[np.int64]
     longest: int
+    room: Reserved | None = None
 
     def __post_init__(self) -> None:
         samples, offsets = self.samples, self.offsets
@@ -100,16 +105,21 @@ class PackedSubjects:
 
     @classmethod
     def computed(
-        cls, function: Callable[[_Subject], ArrayLike], subjects: Sequence[_Subject], memory: Float32Array
+        cls,
+        function: Callable[[_Subject], ArrayLike],
+        subjects: Sequence[_Subject],
+        room: Reserved,
+        longest: int,
+        width: int,
     ) -> PackedSubjects:
         """Pack ``function(subject)`` of every subject; one that cannot be computed has no time points.
 
-        A subject that fails therefore affects only its own contribution, which is then zero. The memory, of
-        shape (n_subjects * longest, R), was allocated before
+        A subject that fails therefore affects only its own contribution, which is then zero. The room, for
+        (n_subjects * longest, R) samples, was allocated before
         (:func:`capedjica.algorithms.ica.scan_length.reserve`), so that a long subject does not reduce the
-        memory available to others.
+        room available to others.
         """
-        longest = len(memory) // len(subjects)
+        memory = room.array((len(subjects) * longest, width), np.float32)
         nothing = memory[:0]
 
         def compute(number: int) -> Float32Array:
@@ -120,7 +130,7 @@ class PackedSubjects:
                 raise
             except Exception:
                 return nothing
-            return samples[:longest] if samples.shape[1] == memory.shape[1] else nothing
+            return samples[:longest] if samples.shape[1] == width else nothing
 
         offsets = np.zeros(len(subjects) + 1, dtype=np.int64)
         computed = InParallel(compute, range(len(subjects)))
@@ -130,12 +140,31 @@ class PackedSubjects:
             except MemoryError:
                 samples = nothing
             first, last = offsets[number], offsets[number] + len(samples)
+            room.touch(samples.nbytes)
             memory[first:last], offsets[number + 1] = samples, last
-        return cls(memory[: offsets[-1]], offsets, longest)
+        return cls(memory[: offsets[-1]], offsets, longest, room)
 
     def subject(self, number: int) -> Float32Array:
         """Return the (time, R) samples of one subject."""
-        return self.samples[self.offsets[number] : self.offsets[number + 1]]
+        return self._samples(number, number + 1)
+
+    def parts(self) -> Iterator[PackedSubjects]:
+        """Return the subjects in consecutive parts, each small enough to be in memory; one if all are."""
+        size = max(1, IN_MEMORY // (4 * self.longest * self.n_features))
+        # Unlike a generator, a map continues after a part that fails.
+        return map(partial(self._part, size), range(0, self.n_subjects, size))
+
+    def _part(self, size: int, first: int) -> PackedSubjects:
+        offsets = self.offsets[first : first + size + 1]
+        return PackedSubjects(
+            self._samples(first, first + len(offsets) - 1), offsets - offsets[0], self.longest, self.room
+        )
+
+    def _samples(self, first: int, last: int) -> Float32Array:
+        samples = self.samples[self.offsets[first] : self.offsets[last]]
+        if self.room is not None:
+            self.room.touch(samples.nbytes)
+        return samples
 
     @property
     def n_subjects(self) -> int:

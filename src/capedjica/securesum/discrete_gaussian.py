@@ -68,6 +68,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final
 
 from capedjica.errors import InputError
@@ -79,6 +80,13 @@ def _checked(sigma: float) -> float:
     if not 0 < sigma < math.inf:
         raise InputError(f"sigma must be a positive finite number of grid steps, got {sigma!r}")
     return float(sigma)
+
+
+@lru_cache(maxsize=8)
+def _total_and_least(sigmas: tuple[float, ...]) -> tuple[float, float]:
+    """Return the sum of the variances and the least; cached, since all sites of a release have the same."""
+    variances = [_checked(sigma) ** 2 for sigma in sigmas]
+    return math.fsum(variances), min(variances)
 
 
 def _closeness(variance: float) -> float:
@@ -118,9 +126,9 @@ def grid_delta(mu: float, sigmas: Sequence[float], dimension: int) -> float:
         raise InputError(
             f"dimension must be at least 1 and sigmas not empty, got {dimension=} and {len(sigmas)} sigmas"
         )
-    variance = math.fsum(_checked(sigma) ** 2 for sigma in sigmas)
+    variance, least = _total_and_least(tuple(sigmas))
     smoothing = min(_best_smoothing(mu, variance, dimension), variance / 2)
-    closeness = dimension * (_closeness(smoothing) + (len(sigmas) - 1) * _closeness(min(sigmas) ** 2 / 2))
+    closeness = dimension * (_closeness(smoothing) + (len(sigmas) - 1) * _closeness(least / 2))
     if closeness > _LARGEST_CLOSENESS:
         return 1.0
     # mu' - mu, without the cancellation

@@ -50,9 +50,9 @@ def self_mask(seed: bytes | bytearray, parameters: SumParameters, name: str) -> 
 
 def pairwise_mask(shared: bytes, parameters: SumParameters, name: str, peer: str) -> Keystream:
     """Return PRG(s_uv), which is the same for both sites, in either order."""
-    return Keystream(
-        derive_key(shared, "pairwise mask", parameters, *parameters.roster.in_order((name, peer)))
-    )
+    # Not Roster.in_order, which looks at all sites: a site does this for each of its peers.
+    both = sorted((name, peer), key=parameters.roster.points.__getitem__)
+    return Keystream(derive_key(shared, "pairwise mask", parameters, *both))
 
 
 def apply_masks(

@@ -26,6 +26,8 @@ SECRET_BYTES: Final = 32
 SHARE_BYTES: Final = 33
 # 16 bytes more than the prime: the reduction modulo p is within p/2^392 < 2^-135 of uniform.
 _COEFFICIENT_BYTES: Final = 49
+# Coefficients between two reductions modulo p.
+_CHUNK: Final = 64
 
 
 def split(
@@ -62,14 +64,22 @@ def split(
 def evaluate(coefficients: Sequence[int], points: Sequence[int]) -> dict[int, bytes]:
     """Return the encoded values at ``points`` of a polynomial, given with its constant term first."""
     descending = coefficients[::-1]
-    shares = {}
-    for point in points:
-        value = 0
-        # Points are small, so the value grows by a few bits per step; one reduction at the end is cheapest.
-        for coefficient in descending:
+    chunks = [descending[i : i + _CHUNK] for i in range(0, len(descending), _CHUNK)]
+    return {point: _evaluate(chunks, point).to_bytes(SHARE_BYTES) for point in points}
+
+
+def _evaluate(chunks: Iterable[Sequence[int]], point: int) -> int:
+    """Return the value at one point of a polynomial, given in chunks with the highest coefficient first.
+
+    Points are small, so the value grows by a few bits per coefficient, and a reduction after each would take
+    longer than it saves; without any, the work would grow with the square of the number of coefficients.
+    """
+    value = 0
+    for chunk in chunks:
+        for coefficient in chunk:
             value = value * point + coefficient
-        shares[point] = (value % PRIME).to_bytes(SHARE_BYTES)
-    return shares
+        value %= PRIME
+    return value
 
 
 def combine(shares: Mapping[int, bytes]) -> bytes:

@@ -122,7 +122,7 @@ def test_clips_are_the_typical_norms_they_say_they_are():
         logs = np.concatenate(list(site(stage, pack(V=span, sphering=sphering), b"")))
         sphering = subject_level.whitened_further(sphering, subject_level.unsvec(logs.mean(axis=0)))
         norms.append(logs)
-    norms.append(site(subject_level.ROTATION, pack(V=span, sphering=sphering), pack(W=np.eye(20)))[0])
+    norms += site(subject_level.ROTATION, pack(V=span, sphering=sphering), pack(W=np.eye(20)))
     clips = (
         subject_level.coarse_clip(20),
         subject_level.fine_clip(20, 250),

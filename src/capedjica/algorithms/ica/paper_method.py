@@ -154,7 +154,7 @@ class PaperSite:
         longest: int = longest_scan(TYPICAL_SCAN),
     ) -> None:
         self._subjects, self._n_components = CutScans(subjects, longest), n_components
-        self._memory = reserve(len(subjects), longest, n_components)
+        self._room = reserve(len(subjects), longest, n_components)
         self._clip_g, self._clip_h = clip_g, clip_h
         self._projection = b""
         self._packed: PackedSubjects | None = None
@@ -165,8 +165,10 @@ class PaperSite:
             return subject_moments(map(within_unit_ball, self._subjects))
         r = self._n_components
         public = read_arrays(state, W=(r, r), b=(r,))
-        packed = self._reduced(published)
-        return [subject_gradients(packed, public["W"], public["b"], self._clip_g, self._clip_h)]
+        gradients = partial(
+            subject_gradients, W=public["W"], b=public["b"], clip_g=self._clip_g, clip_h=self._clip_h
+        )
+        return map(gradients, self._reduced(published).parts())
 
     def _reduced(self, published: bytes) -> PackedSubjects:
         """Project the subjects, once for every published projection."""
@@ -175,7 +177,8 @@ class PaperSite:
             if V.ndim != 2 or V.shape[1] != self._n_components:
                 raise ProtocolError(f"the published projection must have {self._n_components} columns")
             project = partial(reduce, V=V.astype(np.float32))
-            self._packed = PackedSubjects.computed(project, self._subjects, self._memory)
+            longest, width = self._subjects.longest, self._n_components
+            self._packed = PackedSubjects.computed(project, self._subjects, self._room, longest, width)
             self._projection = published
         return self._packed
 

@@ -2,9 +2,9 @@
 
 The length of a scan is personal data: a neighbouring data set may contain one of a different length. Clipping
 and noise therefore depend on ``scan_length``, on which a study agrees, and memory on :func:`longest_scan`:
-time points beyond it are not used anywhere. The reduced scans of a site are stored in memory that is
-allocated for scans of that length before the first one is read, so that whether memory suffices does not
-depend on the data.
+time points beyond it are not used anywhere. The reduced scans of a site are stored in room that is allocated
+for scans of that length before the first one is read (:mod:`capedjica.algorithms.reserved`), so that whether
+it suffices does not depend on the data.
 """
 
 from __future__ import annotations
@@ -12,9 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, overload
 
-import numpy as np
-from numpy.typing import NDArray
-
+from capedjica.algorithms.reserved import Reserved
 from capedjica.errors import InputError
 from capedjica.privacy import validate
 from capedjica.tools.arrays import Scan
@@ -75,16 +73,6 @@ class CutScans(Sequence[Scan]):
         return self._scans[index][: self.longest]
 
 
-def reserve(n_scans: int, longest: int, width: int) -> NDArray[np.float32]:
-    """Return allocated memory, (n_scans * longest, width), with every page written."""
-    try:
-        memory = np.empty((n_scans * longest, width), dtype=np.float32)
-        # The system assigns physical memory only when a page is written.
-        memory.fill(0)
-    except MemoryError:
-        size = n_scans * longest * width * 4 / 1e9
-        raise InputError(
-            f"{n_scans} scans of up to {longest} time points need {size:.1f} GB of memory, which is not "
-            "available; use a smaller scan_length"
-        ) from None
-    return memory
+def reserve(n_scans: int, longest: int, width: int) -> Reserved:
+    """Return room for scans of the largest length in single precision, (n_scans * longest, width)."""
+    return Reserved(4 * n_scans * longest * width, f"{n_scans} scans of up to {longest} time points")

@@ -50,6 +50,7 @@ from capedjica.algorithms.ica.varimax_start import nearest_rotation, varimax
 from capedjica.algorithms.kernels import PackedSubjects, skew_statistics
 from capedjica.algorithms.parallel import InParallel, compiled, one_thread
 from capedjica.algorithms.pca import PSD_SPREAD, leading_subspace
+from capedjica.algorithms.reserved import Reserved
 from capedjica.algorithms.state import pack, read_arrays, unpack
 from capedjica.algorithms.svec import svec, svec_size, unsvec
 from capedjica.errors import InputError, ProtocolError
@@ -554,9 +555,9 @@ class SubjectSite(ProjectorSite):
         super().__init__(subjects, n_components, basis, longest, exact, unshared=fewer)
         self._fewest = FEWEST if fewer else n_components
         self._subspace = self._sphering = np.empty(0)
-        self._memory = [reserve(len(subjects), longest, n_components) for _ in ("reduced", "whitened")]
+        self._rooms = [reserve(len(subjects), longest, n_components) for _ in ("reduced", "whitened")]
+        self._moments = Reserved(8 * len(subjects) * n_components**2, f"covariances of {len(subjects)} scans")
         self._reduced: PackedSubjects | None = None
-        self._moments = np.empty(0)
         self._whitened: PackedSubjects | None = None
 
     def __call__(self, stage: int, published: bytes, state: bytes) -> Iterable[FloatArray]:
@@ -569,7 +570,7 @@ class SubjectSite(ProjectorSite):
             rows = map(self._log_covariance, range(len(self._subjects)))
             return rows if r == most else map(partial(filled_up, size=svec_size(most)), rows)
         W = read_arrays(state, W=(r, r))["W"]
-        return [filled_up(skew_statistics(self._whiten(), W), size=most * (most - 1) // 2)]
+        return map(partial(_skew_rows, W=W, size=most * (most - 1) // 2), self._whiten().parts())
 
     def _read(self, published: bytes) -> tuple[FloatArray, FloatArray]:
         most, V = self._n_components, unpack(published).get("V", np.empty(0))
@@ -584,17 +585,16 @@ class SubjectSite(ProjectorSite):
         if self._reduced is None or not np.array_equal(self._subspace, V):
             directions = (V if self._basis is None else self._basis @ V).astype(np.float32)
             self._reduced = PackedSubjects.computed(
-                partial(_projected, directions=directions), self._subjects, self._room(0, V.shape[1])
+                partial(_projected, directions=directions),
+                self._subjects,
+                self._rooms[0],
+                self._subjects.longest,
+                V.shape[1],
             )
-            self._moments = second_moments(self._reduced)
+            store_moments(self._reduced, self._moments)
             self._subspace, self._whitened = V, None
         if not np.array_equal(self._sphering, sphering):
             self._sphering, self._whitened = sphering, None
-
-    def _room(self, which: int, width: int) -> NDArray[np.float32]:
-        """Return the site's memory as an array for the same number of scans of a smaller width."""
-        memory = self._memory[which]
-        return memory.reshape(-1)[: len(memory) * width].reshape(-1, width)
 
     def _log_covariance(self, number: int) -> FloatArray:
         with np.errstate(all="ignore"):
@@ -605,21 +605,27 @@ class SubjectSite(ProjectorSite):
         """Whiten the subjects to unit power, once for every published subspace and sphering."""
         assert self._reduced is not None
         if self._whitened is None:
-            packed = self._reduced
-            white = self._room(1, packed.n_features)[: len(packed.samples)]
+            packed, room = self._reduced, self._rooms[1]
+            white = room.array(packed.samples.shape, np.float32)
             sphering = self._sphering.astype(np.float32)
             # One by one: in one large product the rounding of a subject might depend on previous ones.
             with np.errstate(all="ignore"):
                 for number, (first, last) in enumerate(pairwise(packed.offsets)):
                     power = np.trace(self._sphered_moments(number))
                     factor = math.sqrt((last - first) * packed.n_features / power) if power > 0 else 1.0
-                    np.matmul(packed.samples[first:last], sphering, out=white[first:last])
-                    white[first:last] *= np.float32(factor)
-            self._whitened = PackedSubjects(white, packed.offsets, packed.longest)
+                    own = white[first:last]
+                    room.touch(own.nbytes)
+                    np.matmul(packed.subject(number), sphering, out=own)
+                    own *= np.float32(factor)
+            self._whitened = PackedSubjects(white, packed.offsets, packed.longest, room)
         return self._whitened
 
     def _sphered_moments(self, number: int) -> FloatArray:
-        sphered: FloatArray = self._sphering.T @ self._moments[number] @ self._sphering
+        assert self._reduced is not None
+        size = self._reduced.n_features
+        moments = self._moments.array((len(self._subjects), size, size), np.float64)[number]
+        self._moments.touch(moments.nbytes)
+        sphered: FloatArray = self._sphering.T @ moments @ self._sphering
         return sphered
 
 
@@ -628,18 +634,23 @@ def filled_up(rows: FloatArray, size: int) -> FloatArray:
     return np.pad(rows, ((0, 0), (0, size - rows.shape[1])))
 
 
-def second_moments(packed: PackedSubjects) -> FloatArray:
-    """Return the sums of x x' over the time points of every subject, (M, R, R)."""
-    moments = np.empty((packed.n_subjects, packed.n_features, packed.n_features))
+def _skew_rows(packed: PackedSubjects, W: FloatArray, size: int) -> FloatArray:
+    return filled_up(skew_statistics(packed, W), size)
+
+
+def store_moments(packed: PackedSubjects, room: Reserved) -> None:
+    """Store the sums of x x' over the time points of every subject, (M, R, R)."""
+    size = packed.n_features
+    moments = room.array((packed.n_subjects, size, size), np.float64)
     # Always of the maximum size: allocating memory for one subject could fail for all.
-    exact = np.empty((packed.longest, packed.n_features))
+    exact = np.empty((packed.longest, size))
     with np.errstate(all="ignore"):
         for number in range(packed.n_subjects):
             subject = packed.subject(number)
             samples = exact[: len(subject)]
             samples[:] = subject
+            room.touch(moments[number].nbytes)
             np.matmul(samples.T, samples, out=moments[number])
-    return moments
 
 
 def centred(subject: Scan) -> NDArray[np.float32]:

@@ -1,0 +1,1 @@
+"""Growth of time, memory and bytes with participants, sites, components and features."""
