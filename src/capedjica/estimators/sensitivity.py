@@ -13,6 +13,7 @@ check.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -322,7 +323,9 @@ def _rows_with(
     """Return the vectors with one subject replaced; an error there would be visible outside the site."""
     replaced: list[Scan] = [*people[:number], np.asarray(enemy), *people[number + 1 :]]
     try:
-        with np.errstate(all="ignore"):
+        # Hostile numbers are meant to overflow; what counts is the vector.
+        with np.errstate(all="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
             return _rows(analysis.site(replaced), request, query)
     except ProtocolError:
         raise
