@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Tests start hundreds of processes, which would each compile all modules anew.
 test test-full: export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help demo test test-full lint types imports bench evidence docs paper fuzz package lock clean
+.PHONY: help demo test test-full lint types imports bench evidence docs paper fuzz package lock sbom clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -60,6 +60,7 @@ $(VENV)/installed-docs: $(VENV)/installed
 	@touch $@
 
 docs: $(VENV)/installed-docs  ## the documentation site, in docs/_build/html
+	rm -rf docs/reference/api  # pages of names that are gone
 	# Examples run in the build, one thread each. Warnings are errors, links inside the site included.
 	$(BIN)/python -m sphinx --conf-dir docs --jobs 2 --doctree-dir docs/_build/doctrees --quiet \
 	  --fail-on-warning --nitpicky . docs/_build/html
@@ -85,6 +86,11 @@ package: $(VENV)/installed-test  ## wheel and sdist in dist/, checked
 lock: $(VENV)/installed-test  ## deploy/requirements.lock: the packages of a deployment with their hashes
 	$(BIN)/uv pip compile pyproject.toml deploy/build.in --extra federated --extra web --universal --python-version 3.11 \
 	  --generate-hashes --no-emit-index-url --no-annotate --no-header --quiet --output-file deploy/requirements.lock
+
+sbom: $(VENV)/installed-test  ## dist/capedjica-sbom.json: the packages of the lock file as CycloneDX
+	mkdir -p dist
+	$(BIN)/cyclonedx-py requirements deploy/requirements.lock --pyproject pyproject.toml --output-reproducible \
+	  --validate --output-file dist/capedjica-sbom.json
 
 clean:  ## remove the environment and caches
 	rm -rf $(VENV) $(VENV)-fuzz $(VENV)-flower .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist \

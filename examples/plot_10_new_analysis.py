@@ -22,10 +22,8 @@ from typing import Literal
 import matplotlib.pyplot as plt
 import numpy as np
 
-from capedjica.algorithms.analysis import Result, ResultTable
-from capedjica.engines.embedded import EmbeddedStudy, in_process
-from capedjica.mechanisms.contract import Query, Stage
-from capedjica.study.analyses.base import AnalysisTable
+from capedjica import check_sensitivity, private_analysis
+from capedjica.extending import AnalysisTable, Query, Result, ResultTable, Stage
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,10 +74,11 @@ def _row(limit, scan):
 
 
 # %%
-# A run in this process
-# ---------------------
+# A search for hostile participants
+# ---------------------------------
 # Ten regions in two groups: regions of the same group correlate, more so in some participants than in
-# others.
+# others. ``check_sensitivity`` replaces a participant by huge numbers, NaN, very short scans and more, and
+# looks for two vectors that are further apart than claimed.
 
 rng = np.random.default_rng(0)
 group = np.repeat([0, 1], 5)
@@ -90,12 +89,18 @@ def make_scan():
     return rng.normal(size=(100, 2))[:, group] * rng.uniform(0.4, 1.2) + rng.normal(size=(100, 10))
 
 
-sites = {name: [make_scan() for _ in range(n)] for name, n in (("north", 120), ("south", 80), ("west", 160))}
 analysis = ConnectionPrevalence(n_regions=10, limit=0.3)
-study = EmbeddedStudy.of("connections", analysis, sites, in_process(epsilon=2.0))
-found = analysis.estimate(study)
+print(check_sensitivity(analysis, [make_scan() for _ in range(5)]))
+
+# %%
+# A run in this process
+# ---------------------
+
+sites = {name: [make_scan() for _ in range(n)] for name, n in (("north", 120), ("south", 80), ("west", 160))}
+run = private_analysis(analysis, sites, epsilon=2.0)
+found = run.result
 print(f"noise on each share: {found.noise:.3f}")
-print(study.privacy.guarantee.protected)
+print(run.privacy.guarantee.protected)
 
 # %%
 # The result
@@ -117,9 +122,9 @@ figure.colorbar(shown, ax=axes, label="share of participants")
 # In a study.toml
 # ---------------
 # A table class gives the analysis its keys in ``study.toml``. Its first line is what sites read before they
-# approve. A package registers it in the entry-point group ``capedjica.analyses``; then ``kind =
-# "prevalence"`` runs with ``capedjica run``, on one machine and between hospitals, and its name and version
-# are part of the study's hash:
+# approve. A package registers it in the entry-point group ``capedjica.analyses`` (a complete one:
+# :doc:`/docs/user-guide/extending`); then ``kind = "prevalence"`` runs with ``capedjica run``, on one machine
+# and between hospitals, and its name and version are part of the study's hash:
 #
 # .. code-block:: toml
 #

@@ -2,12 +2,14 @@
 
 import math
 import re
+import shutil
 import sqlite3
 
 import pytest
 
 from capedjica.privacy import gaussian_epsilon, gaussian_mu
 from capedjica.securesum.identity import Identity
+from capedjica.site.consent.consents import standing
 from capedjica.site.home import SiteHome
 from capedjica.site.participants.enrolment import read_enrolment
 from tests.docs.test_docs import ROOT
@@ -73,6 +75,17 @@ def test_what_was_spent_can_be_read_without_the_key(walked):
     assert 0 < left < cap.epsilon
 
 
-def test_the_fingerprint_in_the_page_could_be_one():
-    (given,) = re.findall(r'^revoked = \["(.*)"\]', TEXT, re.MULTILINE)
-    assert [len(group) for group in given.split()] == [4] * 13
+def test_lines_for_files_of_a_site_are_read(walked, tmp_path):
+    """A withdrawal made by mistake, and a revoked key."""
+    folder, _ = walked
+    mistake, revoked = re.findall(r"```toml\n(.*?)```", TEXT, re.DOTALL)
+    copy = shutil.copytree(folder / "trial" / "sites" / "site-1", tmp_path / "site-1")
+    assert set(standing(SiteHome.load(copy))) == {"sub-0003"}
+    (copy / "withdrawn.toml").write_text(f"schema = 1\n{mistake}")
+    text = (copy / "site.toml").read_text("utf-8")
+    assert text.count("[policy]\n") == 1
+    (copy / "site.toml").write_text(text.replace("[policy]\n", revoked))
+    home = SiteHome.load(copy)
+    assert standing(home) == {}
+    (key,) = home.settings.policy.revoked
+    assert [len(group) for group in key.split()] == [4] * 13

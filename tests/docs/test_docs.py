@@ -12,6 +12,7 @@ import pytest
 
 import capedjica
 from capedjica.study.analyses import GROUP as ENTRY_POINTS
+from tests.support.command_lines import command_lines, parse
 from tests.support.places import ROOT
 from tests.support.shell import run_script
 
@@ -32,6 +33,44 @@ def blocks(language, pages=PAGES):
             re.findall(rf"```{language}\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
         ):
             yield pytest.param(block, id=f"{page.relative_to(ROOT)}-{number}")
+
+
+# Tests of blocks in other languages, which need more than one page, a network or files of a site.
+OTHER_LANGUAGES = {
+    ("README.md", "sh"): "tests/federated/test_flare_full.py",
+    ("analyses.md", "toml"): "tests/docs/test_analyses_page.py",
+    ("consortium-life.md", "sh"): "tests/docs/test_consortium_life.py",
+    ("consortium-life.md", "sql"): "tests/docs/test_consortium_life.py",
+    ("consortium-life.md", "toml"): "tests/docs/test_consortium_life.py",
+    ("coordinator.md", "sh"): "tests/docs/guides/test_guide_federated.py",
+    ("data-manager.md", "sh"): "tests/docs/guides/test_guide_federated.py",
+    ("extending.md", "sh"): "tests/docs/guides/test_guide_extending.py",
+    ("extending.md", "toml"): "tests/docs/guides/test_guide_extending.py",
+    ("findings.md", "toml"): "tests/docs/guides/test_guide_findings.py",
+    ("getting-started.md", "toml"): "tests/docs/guides/test_guide_ten_minutes.py",
+    ("web.md", "sh"): "tests/web/test_server.py",
+}
+
+
+def test_every_block_is_run_by_a_test():
+    """Blocks of bash and Python are run here; "text" shows files and output, and Sphinx fills in the rest."""
+    found = {
+        (page.name, language)
+        for page in PAGES
+        for language in re.findall(
+            r"^ *```([\w{]*).*?\n.*?^ *```$", page.read_text("utf-8"), re.DOTALL | re.MULTILINE
+        )
+    }
+    assert {
+        one for one in found if one[1] not in ("bash", "python", "text", "{toctree", "{struct", "{commands")
+    } == set(OTHER_LANGUAGES)
+    assert all((ROOT / test).exists() for test in [*OTHER_LANGUAGES.values(), *OWN_TEST.values()])
+
+
+def test_the_commands_of_the_web_page_exist():
+    for block in blocks("sh", [ROOT / "docs" / "user-guide" / "web.md"]):
+        for line in command_lines(block.values[0]):
+            parse(line)
 
 
 @pytest.mark.parametrize("block", list(blocks("bash", [page for page in PAGES if page not in GUIDES])))

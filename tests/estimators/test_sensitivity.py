@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from capedjica import check_sensitivity, private_analysis
-from capedjica.algorithms.analysis import Result
+from capedjica.algorithms.analysis import Result, ResultTable
 from capedjica.algorithms.ica.subject_level import SubjectMethod
 from capedjica.algorithms.state import pack, read_arrays
 from capedjica.algorithms.tables.histogram import HistogramOfRows
@@ -186,3 +186,47 @@ def test_any_analysis_runs_in_one_process():
     assert found.privacy.epsilon <= 5.0
     with pytest.raises(InputError, match="epsilon"):
         private_analysis(MeanOfRows(3, 2.0), sites)
+
+
+def test_vectors_of_another_size_are_found():
+    """At a site they count as zeros, and the result would be noise."""
+    with pytest.raises(SensitivityError, match=r"no ordinary subject .*\(subjects, 3\), got \[\(5, 2\)\]"):
+        check_sensitivity(Custom(lambda subjects, center: [np.asarray(subjects)[:, :2]]), ROWS)
+
+
+def test_an_error_with_ordinary_subjects_is_raised_as_it_is():
+    with pytest.raises(ZeroDivisionError):
+        check_sensitivity(Custom(lambda subjects, center: 1 / 0), ROWS)
+
+
+def test_a_query_that_no_run_asks_is_named():
+    @dataclass(frozen=True)
+    class Silent(Custom):
+        def estimate(self, means, progress=None):
+            return Result()
+
+    assert "vectors: NOT CHECKED" in str(check_sensitivity(Silent(centred), ROWS))
+
+
+@pytest.mark.parametrize("check", [check_sensitivity, partial(private_analysis, epsilon=1.0)])
+def test_a_result_that_cannot_be_written_is_refused(check):
+    @dataclass(frozen=True)
+    class Bare(Custom):
+        def estimate(self, means, progress=None):
+            return 3.0
+
+    @dataclass(frozen=True, eq=False)
+    class Torn(Result):
+        def tables(self):
+            return [ResultTable("torn", "A table.", ["number", "value"], [("1", np.zeros(2))])]
+
+    @dataclass(frozen=True)
+    class Table(Custom):
+        def estimate(self, means, progress=None):
+            return Torn()
+
+    given = [ROWS] * 4 if isinstance(check, partial) else ROWS
+    with pytest.raises(InputError, match=r"Bare\.estimate must return a .*\.Result, got float"):
+        check(Bare(centred), given)
+    with pytest.raises(InputError, match="a row of the table 'torn' must have a text or a number for each"):
+        check(Table(centred), given)

@@ -1,6 +1,7 @@
 """Files by which the package is found, installed and built: complete, and one with another."""
 
 import configparser
+import json
 import re
 import subprocess
 import tomllib
@@ -13,6 +14,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from tests.support.places import ROOT
+from tests.support.programs import program
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 LOCK = ROOT / "deploy" / "requirements.lock"
@@ -34,8 +36,9 @@ def locked():
 
 
 def test_what_a_registry_shows_is_there():
-    for key in ("description", "readme", "license", "license-files", "authors", "keywords", "classifiers"):
+    for key in ("description", "readme", "license", "authors", "keywords", "classifiers", "urls"):
         assert PROJECT[key]
+    assert PROJECT["license-files"] == ["LICENSE"]
     versions = {line.split(" :: ")[-1] for line in PROJECT["classifiers"] if "Python :: 3." in line}
     assert versions == {"3.11", "3.12", "3.13"}
     assert "Typing :: Typed" in PROJECT["classifiers"]
@@ -93,6 +96,27 @@ def test_the_lock_file_names_no_registry_and_builds_the_package():
     builder = ROOT.joinpath("deploy", "build.in").read_text("utf-8").splitlines()
     system = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["build-system"]
     assert [line for line in builder if not line.startswith("#")] == system["requires"]
+
+
+def test_the_bill_of_materials_lists_what_is_locked(tmp_path):
+    """By the command of `make sbom`, which also checks it against the schema."""
+    text = (ROOT / "Makefile").read_text("utf-8").replace("\\\n", " ")
+    (command,) = re.findall(r"\$\(BIN\)/cyclonedx-py (.*)", text)
+    words = command.replace("dist/", f"{tmp_path}/").split()
+    subprocess.run(
+        [program("cyclonedx-bom", "cyclonedx-py"), *words], cwd=ROOT, check=True, capture_output=True
+    )
+    bill = json.loads((tmp_path / "capedjica-sbom.json").read_text("utf-8"))
+    assert bill["bomFormat"] == "CycloneDX"
+    about = bill["metadata"]["component"]
+    assert (about["name"], about["version"]) == (PROJECT["name"], PROJECT["version"])
+    listed = {canonicalize_name(one["name"]): one for one in bill["components"]}
+    assert {name: Version(one["version"]) for name, one in listed.items()} == {
+        name: version for name, (version, _) in locked().items()
+    }
+    for name, (_, hashes) in locked().items():
+        (where,) = listed[name]["externalReferences"]
+        assert {one["content"] for one in where["hashes"]} == {line.split(":")[1] for line in hashes}
 
 
 # Conda

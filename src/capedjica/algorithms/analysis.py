@@ -10,10 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
+import numpy as np
+
+from capedjica.errors import InputError
 from capedjica.mechanisms.contract import Stage, Statistics
 from capedjica.tools.arrays import FloatArray, Scan
 
 Progress = Callable[[Any, int], None]
+_CELL = (str, int, float, np.number, np.bool_, type(None))
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,7 +94,7 @@ class ResultTable:
     columns : sequence of str
         Column names.
     rows : sequence
-        Rows with one value per column; the first value names the row.
+        Rows with one value per column, a text, a number or None; the first value names the row.
     chart : {"bars", "none"}
         Whether the report draws the second column as bars, one for each row.
     """
@@ -100,6 +104,16 @@ class ResultTable:
     columns: Sequence[str]
     rows: Sequence[Sequence[Any]]
     chart: Literal["bars", "none"] = "none"
+
+    def __post_init__(self) -> None:
+        """Refuse a row that cannot be written: known here, and not after the last release of a study."""
+        for row in self.rows:
+            if len(row) != len(self.columns) or not all(isinstance(cell, _CELL) for cell in row):
+                columns = ", ".join(self.columns)
+                raise InputError(
+                    f"a row of the table '{self.name}' must have a text or a number for each of its columns "
+                    f"({columns}), got {tuple(row)!r}"
+                )
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,3 +172,11 @@ class Analysis(Protocol[Found_co]):
 
         ``progress(estimate, iteration)`` is called after each iteration of an iterative analysis.
         """
+
+
+def check_result(found: object, analysis: object) -> None:
+    """Refuse what an analysis returned if a study could not write it."""
+    if not isinstance(found, Result):
+        name, given = type(analysis).__name__, type(found).__name__
+        raise InputError(f"{name}.estimate must return a capedjica.extending.Result, got {given}")
+    found.arrays(), found.tables()

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from capedjica.algorithms.analysis import Analysis, Result
+from capedjica.algorithms.analysis import Analysis, Result, check_result
 from capedjica.engines.embedded import EmbeddedStudy, in_process
 from capedjica.estimators.inputs import Sites, name_sites
 from capedjica.mechanisms.contract import MaskName, MechanismName
@@ -83,4 +83,6 @@ def private_analysis(
         insecure_noise_seed=insecure_noise_seed,
         budget=budget,
     )
-    return PrivateResult(analysis.estimate(study), study.privacy)
+    found = analysis.estimate(study)
+    check_result(found, analysis)
+    return PrivateResult(found, study.privacy)

@@ -13,6 +13,7 @@ check.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -21,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial.distance import pdist
 
-from capedjica.algorithms.analysis import Analysis, ReleasedMean
+from capedjica.algorithms.analysis import Analysis, ReleasedMean, check_result
 from capedjica.errors import InputError, ProtocolError, SensitivityError
 from capedjica.mechanisms.contract import Query, Statistics
 from capedjica.mechanisms.site.clipping import subject_batches
@@ -57,13 +58,19 @@ class CheckedQuery:
     largest : float
         Largest distance found.
     n_states : int
-        Number of public states at which subjects were replaced.
+        Number of public states at which subjects were replaced; 0 if no run asked for the query.
     """
 
     label: str
     bound: float
     largest: float
     n_states: int
+
+    def __str__(self) -> str:
+        if self.n_states == 0:
+            return f"{self.label}: NOT CHECKED, no run asked for it"
+        states = "1 public state" if self.n_states == 1 else f"{self.n_states} public states"
+        return f"{self.label}: at most {self.largest:.4g} of the claimed {self.bound:.4g} ({states})"
 
 
 @dataclass(frozen=True)
@@ -82,13 +89,8 @@ class SensitivityCheck:
     n_hostile: int
 
     def __str__(self) -> str:
-        lines = [
-            f"{query.label}: at most {query.largest:.4g} of the claimed {query.bound:.4g} "
-            f"({query.n_states} public states)"
-            for query in self.queries
-        ]
         head = f"No counterexample among {self.n_hostile} hostile subjects; this is a test, not a proof."
-        return "\n".join([head, *lines])
+        return "\n".join([head, *map(str, self.queries)])
 
 
 def check_sensitivity(
@@ -101,7 +103,8 @@ def check_sensitivity(
 
     Checked at each public state of runs with and without noise, for the first and the last subject of the
     site, replaced by each hostile one: the vectors of the other subjects do not change, every subject has
-    exactly one vector, and no two subjects' vectors are further apart than spread times clip.
+    exactly one vector, and no two subjects' vectors are further apart than spread times clip. Ordinary
+    subjects must have vectors of the right size, and the runs must return a result that can be written.
 
     Parameters
     ----------
@@ -133,7 +136,7 @@ def check_sensitivity(
     >>> from capedjica.algorithms.tables.mean import MeanOfRows
     >>> print(check_sensitivity(MeanOfRows(3, clip=2.0), np.ones((4, 3))))
     No counterexample among 18 hostile subjects; this is a test, not a proof.
-    mean of the subjects' vectors: at most 4 of the claimed 4 (1 public states)
+    mean of the subjects' vectors: at most 4 of the claimed 4 (1 public state)
     """
     people = [np.asarray(subject) for subject in subjects]
     if len(people) < 2:
@@ -151,8 +154,8 @@ def check_sensitivity(
     queries = [stage.query for stage in analysis.stages()]
     return SensitivityCheck(
         tuple(
-            CheckedQuery(queries[stage].label, _bound(queries[stage]), max(distances), len(distances))
-            for stage, distances in sorted(found.items())
+            CheckedQuery(query.label, _bound(query), max(found.get(stage, [0.0])), len(found.get(stage, [])))
+            for stage, query in enumerate(queries)
         ),
         len(enemies),
     )
@@ -233,8 +236,10 @@ class _Run:
         self.requests.append(request)
         noise = self._noise * query.clip
         value = noise * self._rng.standard_normal(query.size)
+        rows = _rows(self._site, request, query)
+        _check_ordinary(rows, self._site, request, query)
         if query.cross is None:
-            value += _clipped(_rows(self._site, request, query), query).mean(axis=0)
+            value += _clipped(rows, query).mean(axis=0)
         self.released.append(ReleasedMean(stage, value, noise, self._n_people, ("site",)))
         return value
 
@@ -248,7 +253,7 @@ def _requests(analysis: Analysis[Any], people: list[Array], rng: np.random.Gener
     by_stage: dict[int, dict[Request, None]] = {}
     for noise in _NOISES:
         run = _Run(analysis, analysis.site(people), len(people), noise, rng)
-        analysis.estimate(run)
+        check_result(analysis.estimate(run), analysis)
         for request in run.requests:
             by_stage.setdefault(request.stage, {})[request] = None
     for requests in map(list, by_stage.values()):
@@ -262,6 +267,18 @@ def _rows(site: Statistics, request: Request, query: Query) -> FloatArray:
         subject_batches(lambda: site(request.stage, request.published, request.state), query.row_size)
     )
     return np.concatenate(batches) if batches else np.empty((0, query.row_size))
+
+
+def _check_ordinary(rows: FloatArray, site: Statistics, request: Request, query: Query) -> None:
+    """Refuse a site that says nothing: errors and vectors of another size count as zero there, silently."""
+    if np.isfinite(rows).all(axis=1).any():
+        return
+    # An error of the author's code is raised here as it is.
+    shapes = [np.shape(batch) for batch in site(request.stage, request.published, request.state)]
+    raise SensitivityError(
+        f"'{query.label}': no ordinary subject has a usable vector, so that all would count as zero. A site "
+        f"returns finite arrays of shape (subjects, {query.row_size}), got {shapes}"
+    )
 
 
 def _clipped(rows: FloatArray, query: Query) -> FloatArray:
@@ -306,7 +323,9 @@ def _rows_with(
     """Return the vectors with one subject replaced; an error there would be visible outside the site."""
     replaced: list[Scan] = [*people[:number], np.asarray(enemy), *people[number + 1 :]]
     try:
-        with np.errstate(all="ignore"):
+        # Hostile numbers are meant to overflow; what counts is the vector.
+        with np.errstate(all="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
             return _rows(analysis.site(replaced), request, query)
     except ProtocolError:
         raise

@@ -12,6 +12,7 @@ from importlib.metadata import version
 from typing import IO, TYPE_CHECKING, Any, Final, Literal, cast
 
 import msgspec
+import numpy as np
 
 from capedjica.algorithms.analysis import Result
 from capedjica.algorithms.ica.maps.networks import Networks
@@ -281,7 +282,8 @@ def _write_table(
 
 
 def _finite(value: Any) -> Any:
-    """Return a value for JSON, with null for a number that is not finite."""
+    """Return a plain value for JSON, with null for a number that is not finite."""
+    value = value.item() if isinstance(value, np.generic) else value
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
