@@ -6,7 +6,7 @@ import io
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -164,7 +164,7 @@ def beside(
     contents : dict
         Contents of files to write, by name.
     """
-    made = []
+    made, new_folder = [], not folder.exists()
     try:
         for path in filter(None, images.values()):
             if not (folder / path.name).exists():
@@ -187,6 +187,9 @@ def beside(
     except BaseException:
         for copy in made:
             copy.unlink(missing_ok=True)
+        if new_folder:
+            with suppress(OSError):  # not empty, or never created
+                folder.rmdir()
         raise
 
 
