@@ -298,3 +298,68 @@ def test_sites_that_can_be_asked_are_asked_before_sealing(study, cli):
     assert "was not sealed: site s3: the study expects 7 subjects, but this site enrolled 1" in result.stderr
     assert result.stderr.splitlines()[-2].split()[:3] == ["s3", "7", "1"]
     assert not (study.folder / "federation").exists()
+
+
+# What was meant
+
+
+def test_a_folder_next_to_the_right_one_names_the_right_one(study, site, cli):
+    above = cli("sites", "enrol", str(study.folder))
+    assert above.returncode == 2
+    assert f"did you mean {study.folder / 'sites'}?" in above.stderr
+    one = cli("sites", "enrol", str(site))
+    assert one.returncode == 2
+    assert f"it is one site; give the folder of all sites, {site.parent}" in one.stderr
+
+
+def test_a_study_is_not_the_folder_of_its_run(study, site, cli):
+    for words, expected in (("", "a complete run, or an unpacked"), ("run", "did you mean")):
+        if words:
+            (study.folder / words).mkdir()
+            (study.folder / words / "run.json").write_text("{}")
+        refused = cli("site", "results", str(study.folder), str(site))
+        assert refused.returncode == 2
+        assert expected in refused.stderr
+        assert "unmixing.npy does not exist" in refused.stderr
+
+
+def test_a_study_that_is_refused_leaves_no_folder(study, tmp_path, cli):
+    options = [
+        "--title",
+        "x",
+        "--components",
+        "3",
+        "--timepoints",
+        "60",
+        "--epsilon",
+        "-1",
+        "--features",
+        "100",
+    ]
+    refused = cli(
+        *("study", "new", str(tmp_path / "new" / "study.toml"), *options),
+        *("--sites", str(study.folder / "sites"), "--mask", str(masked(tmp_path))),
+    )
+    assert refused.returncode == 2
+    assert not (tmp_path / "new").exists()
+
+
+def masked(folder):
+    path = folder / "mask.nii.gz"
+    nibabel.Nifti1Image(np.ones((4, 5, 5), dtype=np.uint8), np.eye(4)).to_filename(path)
+    return path
+
+
+def test_the_outbox_says_what_it_does_not_list(study, site, cli):
+    """Key agreement, status and refusals leave a site too, and are in no list."""
+    empty = " ".join(cli("site", "outbox", str(site)).stdout.split())
+    assert empty.startswith("Nothing computed from participants' data has ever left this site.")
+    for words in ("to agree on masks, public keys, encrypted shares", "that the site is online", "refusals"):
+        assert words in empty
+    assert "everything that ever left" not in empty
+    assert cli("sites", "approve", str(study.folder), "--yes").returncode == 0
+    assert cli("run", str(study.folder)).returncode == 0
+    full = " ".join(cli("site", "outbox", str(site)).stdout.split())
+    assert "messages in total." in full
+    assert "kB in total)" in full
+    assert "to agree on masks" in full

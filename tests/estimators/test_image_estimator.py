@@ -233,3 +233,18 @@ def test_a_single_volume_in_a_masker_is_refused_or_counts_as_zero(study, tmp_pat
     with pytest.raises(InputError, match="site h0, subject 0: the image is a single volume; expected"):
         fit(sites, **options)
     assert fit(sites, on_bad="zero", **options).components_.shape == (R, MASK.sum())
+
+
+def test_a_table_of_centres_locates_columns_and_never_averages_scans(study, tmp_path):
+    table = tmp_path / "centres.csv"
+    places = [f"{x},{y},{z}" for x in (-30, 30) for y in (-60, -20, 20) for z in (10, 40)]
+    table.write_text("\n".join(["x,y,z", *places]) + "\n")
+    rng = np.random.default_rng(0)
+    mixing = rng.standard_normal((R, len(places)))
+    X = [[rng.laplace(size=(T, R)) @ mixing for _ in range(PEOPLE)] for _ in range(SITES)]
+    estimator = fit(X, atlas=table)
+    assert len(np.unique(estimator.components_img_.get_fdata()[..., 0])) == len(places) + 1
+    assert "borders of regions are approximate" in estimator.generate_report().html
+    for on_bad in ("raise", "zero"):
+        with pytest.raises(InputError, match="atlas is a table of centres, which only locates the columns"):
+            fit(study, atlas=table, on_bad=on_bad)

@@ -14,6 +14,7 @@ import pytest
 
 from capedjica.coordinator.run.report import run_findings
 from capedjica.errors import InputError
+from capedjica.one_machine.local_run import find_sites, run_study
 from capedjica.report.group import group_page
 from capedjica.report.pictures.slices import SHOWN_FROM, axial
 from capedjica.study.approval_text import feature_words
@@ -143,6 +144,71 @@ def test_new_studies_of_tables_take_an_image_of_their_regions(tables, parcels, t
         assert refused.returncode == 2
         assert message in refused.stderr
     assert not (tmp_path / "other.toml").exists()
+
+
+# Tables of centres
+
+
+@pytest.fixture(scope="module")
+def centres(tmp_path_factory, parcels):
+    """A table of the centres of the made-up regions, with their names."""
+    image = nibabel.load(parcels)
+    labels = np.asarray(image.dataobj)
+    path = tmp_path_factory.mktemp("centres") / "centres.csv"
+    rows = ["index,name,x,y,z"]
+    for number in range(1, N_REGIONS + 1):
+        x, y, z = np.argwhere(labels == number).mean(axis=0) @ image.affine[:3, :3].T + image.affine[:3, 3]
+        rows.append(f"{number},place {number},{x:.1f},{y:.1f},{z:.1f}")
+    path.write_text("\n".join(rows) + "\n")
+    return path
+
+
+def test_centres_place_the_regions_of_a_study(tables, centres, tmp_path, command):
+    sites = [flag for number in range(1, 5) for flag in ("--site", tables / "sites" / f"s{number}")]
+    out = tmp_path / "new" / "study.toml"
+    options = ["--title", "x", "--components", 3, "--timepoints", 60, "--epsilon", 5, *sites]
+    made = command("study", "new", out, *options, "--regions", centres)
+    assert made.returncode == 0, made.stderr
+    assert "borders of regions are approximate" in " ".join(made.stdout.split())
+    study = Study.load(out)
+    assert (study.content.features.atlas, study.content.features.n_features) == ("centres.csv", N_REGIONS)
+    words = " ".join(feature_words(study.content.features))
+    assert "regions of the table of centres 'centres.csv', in its order" in words
+    assert "borders of regions are approximate" in words
+    run = tmp_path / "run"
+    run_study(study, find_sites(study, tables / "sites"), run)
+    values = np.load(run / "maps.npy")
+    first = next(row for row in table_of(run / "peaks.csv") if row["component"] == "1")
+    assert first["region"] == f"place {np.abs(values[0]).argmax() + 1}"
+    page = page_of(run)
+    assert 'id="volumes"' in page
+    assert page.count("borders of regions are approximate") == 2  # what was done, and above the maps
+    refused = command("study", "new", tmp_path / "scans.toml", *options, "--atlas", centres)
+    assert refused.returncode == 2
+    assert "tables of centres are only for columns" in " ".join(refused.stderr.split())
+
+
+def test_centres_place_the_regions_of_a_report_and_of_derivatives(tables, centres, tmp_path, command):
+    run = copied(tables / "regions", tmp_path)
+    assert "approximate" not in page_of(run)
+    found = command("report", run, "--regions", centres)
+    assert found.returncode == 0, found.stderr
+    page = (run / "report.html").read_text()
+    assert 'id="volumes"' in page
+    assert "borders of regions are approximate" in page
+    exported = command("bids-export", run, tmp_path / "bids", "--regions", centres)
+    assert exported.returncode == 0, exported.stderr
+    about = json.loads((tmp_path / "bids" / "group" / "desc-ICA_components.json").read_text())
+    assert "borders of regions are approximate" in about["Description"]
+    short = centres.with_name("short.csv")
+    short.write_text("\n".join(centres.read_text().splitlines()[:-1]) + "\n")
+    refused = command("report", run, "--regions", short)
+    assert refused.returncode == 2
+    assert "n_features is 100, but the atlas has 99 regions" in " ".join(refused.stderr.split())
+
+
+def test_images_of_regions_have_their_true_borders(of_regions):
+    assert "approximate" not in page_of(of_regions[1])
 
 
 # Labels of a run

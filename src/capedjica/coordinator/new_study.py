@@ -6,14 +6,20 @@ import io
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
 import msgspec
 import numpy as np
 
-from capedjica.data.features import FeatureTable, count_features, open_features
+from capedjica.data.features import (
+    FeatureTable,
+    count_features,
+    image_features,
+    open_features,
+    read_regions,
+)
 from capedjica.data.templates import GivenTemplate, names_beside, read_template
 from capedjica.errors import InputError
 from capedjica.securesum.identity import Card
@@ -98,7 +104,9 @@ def n_features_of(table: FeatureTable, images: Mapping[str, Path | None]) -> int
     if found:
         raise InputError(listed("the study", found))
     if table.kind == "columns" and table.atlas is not None:
-        return count_features(FeatureTable(kind="atlas", atlas=str(images["atlas"])), Path())
+        assert images["atlas"] is not None
+        regions = read_regions(images["atlas"], "regions")
+        return image_features(FeatureTable(kind="atlas"), regions, None).n_features
     if table.kind == "columns":
         return None
     return count_features(_found(table, images), Path())
@@ -156,7 +164,7 @@ def beside(
     contents : dict
         Contents of files to write, by name.
     """
-    made = []
+    made, new_folder = [], not folder.exists()
     try:
         for path in filter(None, images.values()):
             if not (folder / path.name).exists():
@@ -179,6 +187,9 @@ def beside(
     except BaseException:
         for copy in made:
             copy.unlink(missing_ok=True)
+        if new_folder:
+            with suppress(OSError):  # not empty, or never created
+                folder.rmdir()
         raise
 
 

@@ -89,6 +89,11 @@ class RegionColumns(Columns):
                 "regions; every column of the tables must be one of its regions"
             )
 
+    @property
+    def approximate(self) -> bool:
+        """Whether the regions are those of a table of centres, whose borders are approximate."""
+        return self.regions.approximate
+
     def image(self, maps: FloatArray) -> Nifti1Image:
         """Return maps (R, D) as a 4-D image in the space of the atlas."""
         return self.regions.image(maps)

@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 
 from capedjica.algorithms.ica.scan_length import LONGEST_SCAN
+from capedjica.data.centres import is_table, regions_of_centres
 from capedjica.data.columns import Columns, RegionColumns
 from capedjica.data.images import ImageFeatures, Labels, Maps, Voxels, new_image
 from capedjica.data.participant_table import PARTICIPANT, PersonRows
@@ -62,7 +63,8 @@ class FeatureTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_o
         a row per participant.
     atlas, atlas_sha256 : str, optional
         Image of the regions, labels (3-D) or maps (4-D), as a path relative to the study.toml, and its hash.
-        For kind "columns", its regions are the columns in order, so that results have spatial positions.
+        For kind "columns", its regions are the columns in order, so that results have spatial positions; a
+        table of the centres of the regions is then also possible.
     mask, mask_sha256 : str, optional
         Mask image; by default that of the MNI152 template distributed with nilearn.
     voxel_size : float, optional
@@ -143,6 +145,11 @@ def _kind_problems(table: FeatureTable) -> Iterator[str]:
     elif table.kind == "atlas":
         if table.atlas is None:
             yield "features.atlas must name the image of the regions, because features.kind is 'atlas'"
+        elif is_table(table.atlas):
+            yield (
+                f"features.atlas must be an image, because features.kind is 'atlas'; got {table.atlas!r}: "
+                "tables of centres are only for columns, whose regions they locate"
+            )
         if table.voxel_size is not None:
             yield "features.voxel_size is only for kind 'voxels'; features.kind is 'atlas'"
     else:
@@ -199,7 +206,7 @@ def _open_columns(table: FeatureTable, folder: Path, n_features: int) -> Columns
     plain = Columns(n_features, table.detrend, table.standardize)
     if table.atlas is None:
         return plain
-    return with_regions(plain, read_public(folder / table.atlas, "atlas", table.atlas_sha256))
+    return with_regions(plain, read_regions(folder / table.atlas, "atlas", table.atlas_sha256))
 
 
 def with_regions(columns: Columns, atlas: PublicImage) -> RegionColumns:
@@ -225,7 +232,9 @@ def image_features(table: FeatureTable, atlas: PublicImage | None, mask: PublicI
     if atlas is None:
         return Voxels(_voxels(mask, table.voxel_size), table, key)
     regions = _regions(atlas.image, mask)
-    return Labels(regions, table, key) if len(regions.shape) == 3 else Maps(regions, table, key)
+    if len(regions.shape) == 4:
+        return Maps(regions, table, key)
+    return Labels(regions, table, key, approximate=atlas.approximate)
 
 
 def _key(table: FeatureTable, atlas: PublicImage | None, mask: PublicImage | None) -> bytes:
@@ -245,20 +254,16 @@ def _key(table: FeatureTable, atlas: PublicImage | None, mask: PublicImage | Non
 
 @dataclass(frozen=True)
 class PublicImage:
-    """A public image and its hash."""
+    """A public image, the hash of its file, and whether it was made from a table of centres."""
 
     image: Nifti1Image
     sha256: str
+    approximate: bool = False
 
 
 def read_public(path: Path, what: str, expected: str | None = None) -> PublicImage:
     """Read an atlas or a mask; reject a file whose hash differs from the expected one."""
-    try:
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise InputError(f"{what} {path} cannot be read: {error.strerror}; expected an image") from None
-    check_digest(path, what, digest, expected)
+    digest = _digest(path, what, expected)
     import nibabel
 
     try:
@@ -267,6 +272,24 @@ def read_public(path: Path, what: str, expected: str | None = None) -> PublicIma
         raise
     except Exception:
         raise InputError(f"{what} {path} is not a readable image") from None
+
+
+def read_regions(path: Path, what: str, expected: str | None = None) -> PublicImage:
+    """Read the regions of columns: an image like :func:`read_public`, or a table of their centres."""
+    if not is_table(path):
+        return read_public(path, what, expected)
+    digest = _digest(path, what, expected)
+    return PublicImage(regions_of_centres(path, what), digest, approximate=True)
+
+
+def _digest(path: Path, what: str, expected: str | None) -> str:
+    try:
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise InputError(f"{what} {path} cannot be read: {error.strerror}; expected an image") from None
+    check_digest(path, what, digest, expected)
+    return digest
 
 
 def check_digest(path: Path, what: str, digest: str, expected: str | None) -> None:

@@ -96,6 +96,8 @@ class ImageFeatures(ABC):
     """
 
     basis: FloatArray | None = None
+    # Whether the borders of regions are only approximate.
+    approximate = False
 
     def __init__(self, table: FeatureTable, key: bytes) -> None:
         self.key = key
@@ -328,9 +330,11 @@ def _check_confounds(recording: Recording, n_rows: int, n_volumes: int, n_kept: 
 class Labels(ImageFeatures):
     """Mean time series of the regions of a label atlas (3-D)."""
 
-    def __init__(self, atlas: Nifti1Image, table: FeatureTable, key: bytes) -> None:
+    def __init__(
+        self, atlas: Nifti1Image, table: FeatureTable, key: bytes, approximate: bool = False
+    ) -> None:
         super().__init__(table, key)
-        self._atlas = atlas
+        self._atlas, self.approximate = atlas, approximate
         self._labels = np.unique(np.asanyarray(atlas.dataobj))
         self._labels = self._labels[self._labels != 0]
 

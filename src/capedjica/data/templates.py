@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, get_args, runti
 import numpy as np
 
 from capedjica.algorithms.ica.template import Template
+from capedjica.data.centres import NUMBER_COLUMNS
 from capedjica.data.features import check_digest
 from capedjica.data.images import new_image
 from capedjica.data.scans import stem
@@ -55,7 +56,6 @@ NOT_COVERED: Final = {
 }
 _SIDECARS: Final = (".tsv", ".csv", ".txt")
 _NAME_COLUMNS: Final = ("name", "label", "network", "region")
-_NUMBER_COLUMNS: Final = ("index", "value", "number", "id")
 _SYSTEM_COLUMNS: Final = ("system", "domain", "group", "network")
 _MOST_LABELS: Final = 1000
 _LONGEST_TABLE: Final = 1 << 20
@@ -365,7 +365,7 @@ def read_names(path: Path) -> NameTable:
     if not rows:
         raise InputError(f"{path} contains no names")
     heading = [cell.lower() for cell in rows[0]]
-    named, numbered = _column(heading, _NAME_COLUMNS), _column(heading, _NUMBER_COLUMNS)
+    named, numbered = _column(heading, _NAME_COLUMNS), _column(heading, NUMBER_COLUMNS)
     grouped = None
     if named is not None:
         grouped = _column(heading, [name for name in _SYSTEM_COLUMNS if name != heading[named]])

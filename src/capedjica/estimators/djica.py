@@ -133,7 +133,8 @@ class CapeDJICA(Transformer):
         For subjects that are images: a brain mask, whose voxels are the features.
     atlas : image or path, optional
         For subjects that are images: a parcellation, as labels (3-D) or maps (4-D), whose regions are the
-        features. For subjects that are arrays: the regions of their columns, in the order of the labels.
+        features. For subjects that are arrays: the regions of their columns, in the order of the labels, or
+        the path of a table of their centres (``x``, ``y``, ``z`` in mm), whose borders are approximate.
     masker : nilearn masker, optional
         Used unchanged if fitted. A masker that would compute its mask from the images is rejected: the mask
         would be a statistic across subjects that is charged to no release.
@@ -615,6 +616,11 @@ class CapeDJICA(Transformer):
             None where features have no spatial positions: neither mask_img nor atlas nor masker was given.
         """
         return None if self._extractor is None else scaled_to_peak(self._extractor.image(maps))
+
+    @property
+    def approximate_regions(self) -> bool:
+        """Whether maps are drawn in regions of which only the centres are known."""
+        return self._extractor is not None and self._extractor.approximate
 
     def label(
         self, labels: Any = None, names: Any = None, *, csf: Any = None, white_matter: Any = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -21,6 +21,7 @@ from capedjica.data.features import (
     image_features,
     public_image,
     read_public,
+    read_regions,
 )
 from capedjica.data.images import ImageFeatures, Labels, Maps, UnusableError, Voxels
 from capedjica.data.participants import joined
@@ -43,6 +44,10 @@ _COMPUTED: Final = (
 
 class Extractor(Protocol):
     """Extract time series from images, and convert maps to images."""
+
+    @property
+    def approximate(self) -> bool:
+        """Whether the features are regions of a table of centres, which only locates columns."""
 
     @property
     def not_covered(self) -> tuple[str, ...]:
@@ -91,6 +96,11 @@ class FeatureExtractor:
         return self._features.basis
 
     @property
+    def approximate(self) -> bool:
+        """Whether the features are regions of a table of centres, which only locates columns."""
+        return self._features.approximate
+
+    @property
     def n_features(self) -> int:
         """Number of features D."""
         return self._features.n_features
@@ -119,6 +129,8 @@ class FeatureExtractor:
 
 class MaskerExtractor:
     """A fitted nilearn masker, used unchanged."""
+
+    approximate = False
 
     def __init__(self, masker: Any) -> None:
         self._masker = masker
@@ -166,7 +178,7 @@ class MaskerExtractor:
     def _plain(self) -> ImageFeatures:
         """The same features, defined by the masker's public image alone."""
         masker = self._masker
-        regions = {"labels_img_": Labels, "maps_img_": Maps}
+        regions: dict[str, type[Labels | Maps]] = {"labels_img_": Labels, "maps_img_": Maps}
         for name, made in regions.items():
             # A mask restricts regions in a way specific to nilearn.
             if getattr(masker, name, None) is not None and masker.mask_img is None:
@@ -202,7 +214,9 @@ class ImageOptions:
         if self.atlas is None and self.mask_img is None:
             return None
         features = image_features(
-            self._table(), _public(self.atlas, "atlas"), _public(self.mask_img, "mask_img")
+            self._table(),
+            _public(self.atlas, "atlas", read_regions),
+            _public(self.mask_img, "mask_img", read_public),
         )
         return FeatureExtractor(features, _cache(self.memory))
 
@@ -255,11 +269,11 @@ def _is_public(masker: Any) -> bool:
     return any(getattr(masker, name, None) is not None for name in _PUBLIC_IMAGES)
 
 
-def _public(given: Any, what: str) -> PublicImage | None:
+def _public(given: Any, what: str, read: Callable[[Path, str], PublicImage]) -> PublicImage | None:
     if given is None:
         return None
     if isinstance(given, str | os.PathLike):
-        return read_public(Path(given), what)
+        return read(Path(given), what)
     if not hasattr(given, "dataobj"):
         raise InputError(f"{what} must be an image or a path, got {type(given).__name__}")
     return public_image(given, what)
@@ -296,6 +310,11 @@ def series_of_sites(X: Sites, extractor: Extractor | None, on_bad: OnBad, n_jobs
         raise InputError(
             f"X contains images ({_described(sites, *places[0])}), but none of mask_img, atlas and masker is "
             f"given; {ACROSS_PEOPLE}"
+        )
+    if extractor.approximate:
+        raise InputError(
+            f"X contains images ({_described(sites, *places[0])}), but atlas is a table of centres, which "
+            "only locates the columns of arrays; give the image of the atlas"
         )
     from joblib import Parallel, delayed  # type: ignore[import-untyped]
 

@@ -63,7 +63,7 @@ def components_figure(estimator: CapeDJICA, title: str | None) -> Figure:
     maps = _maps(estimator)
     shown = "\n".join(part for part in (maps.reliability.banner, title or maps.reliability.headline) if part)
     if maps.image is not None:
-        return slices_figure(maps.image, shown, maps.reliability, maps.names)
+        return slices_figure(maps.image, shown, maps.reliability, maps.names, maps.approximate)
     if maps.image_shape is not None:
         return maps_figure(
             {"": maps.values.reshape(-1, *maps.image_shape)}, shown, maps.reliability, maps.names
@@ -86,6 +86,7 @@ def _maps(estimator: CapeDJICA) -> MapSet:
         estimator.template is not None,
         _denoised(estimator),
         prior_words(estimator.template_words[1]),
+        estimator.approximate_regions,
     )
 
 

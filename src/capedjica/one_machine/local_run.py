@@ -70,11 +70,14 @@ def _run(
 def site_files(folder: Path) -> list[Path]:
     """Return the ``site.toml`` of every site in the sub-folders of a folder."""
     files = sorted(folder.glob("*/site.toml"))
-    if not files:
-        raise InputError(
-            f"{folder} contains no folders with a site.toml; give the folder of the sites (run: --sites)"
-        )
-    return files
+    if files:
+        return files
+    advice = "give the folder of the sites (run: --sites)"
+    if (folder / "site.toml").exists():
+        advice = f"it is one site; give the folder of all sites, {folder.absolute().parent}"
+    elif any(folder.glob("sites/*/site.toml")):
+        advice = f"did you mean {folder / 'sites'}?"
+    raise InputError(f"{folder} contains no folders with a site.toml; {advice}")
 
 
 def find_sites(study: Study, folder: Path) -> list[SiteHome]:

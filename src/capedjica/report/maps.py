@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from capedjica.algorithms.reliability import Reliability
+from capedjica.data.centres import APPROXIMATE
 from capedjica.report.downloads import MOST_INSIDE, Download, Figure, address, png, table
 from capedjica.report.labels import MapLabel, MapLabels
 from capedjica.report.pictures import charts, slices
@@ -54,6 +55,8 @@ class MapSet:
         The same maps denoised, for viewing, in the same order.
     denoised_towards : str
         The prior of the denoised maps in words, such as "smooth maps".
+    approximate : bool
+        Whether the borders of regions are approximate, because only their centres are known.
     """
 
     values: FloatArray
@@ -67,6 +70,7 @@ class MapSet:
     of_difference: bool = False
     denoised: MapSet | None = None
     denoised_towards: str = ""
+    approximate: bool = False
 
     @property
     def reliability(self) -> Reliability:
@@ -75,6 +79,11 @@ class MapSet:
 
     def __len__(self) -> int:
         return len(self.values)
+
+    @property
+    def borders(self) -> str:
+        """Sentence about approximate borders of regions; empty if they are exact."""
+        return APPROXIMATE if self.approximate and self.image is not None else ""
 
     @property
     def look(self) -> str:

@@ -9,6 +9,7 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
+from capedjica.data.centres import APPROXIMATE, is_table
 from capedjica.data.features import FeatureTable
 from capedjica.mechanisms.block import BLOCK_WORDS
 from capedjica.mechanisms.contract import Contract
@@ -238,10 +239,14 @@ def feature_words(features: FeatureTable) -> list[str]:
     }
     words = [made[features.kind], *_cleaning_words(table)]
     if features.kind == "columns" and features.atlas is not None:
+        table_of_centres = is_table(features.atlas)
+        source = "table of centres" if table_of_centres else "atlas"
         words.append(
-            f"The columns are the {n_features:,} regions of the atlas {features.atlas!r}, in its order. The "
-            "atlas is only used to locate the results in the brain."
+            f"The columns are the {n_features:,} regions of the {source} {features.atlas!r}, in its order. "
+            f"The {source} is only used to locate the results in the brain."
         )
+        if table_of_centres:
+            words.append(APPROXIMATE)
     hashes = {table[key]: table[f"{key}_sha256"] for key in ("atlas", "mask") if table[key]}
     if hashes:
         listed = "; ".join(f"{name!r} has the SHA-256 {digest}" for name, digest in hashes.items())

@@ -4,6 +4,7 @@ import csv
 import json
 import re
 import runpy
+import shutil
 
 import nibabel
 import numpy as np
@@ -139,6 +140,7 @@ def make_abide(folder, per_site, length, sites=ABIDE_SITES):
 
 def test_twenty_sites_of_abide(tmp_path):
     people = make_abide(tmp_path, per_site=3, length=60)
+    shutil.copy(ROOT / "examples" / "cc200_centres.csv", tmp_path)
     said = run_script(script_of("Arrays in one archive").replace("abide_cc200", "nilearn_data"), tmp_path)
     assert said.count("$ capedjica") <= 6
     assert said.count("excluded: ") == 1
@@ -153,6 +155,9 @@ def test_twenty_sites_of_abide(tmp_path):
     maps = np.load(tmp_path / "abide" / "run" / "maps.npy")
     assert maps.shape == (20, 200)
     assert np.isfinite(maps).all()
+    page = (tmp_path / "abide" / "run" / "report.html").read_text()
+    assert 'id="volumes"' in page
+    assert "borders of regions are approximate" in page
 
 
 @pytest.mark.full

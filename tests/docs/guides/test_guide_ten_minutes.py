@@ -38,6 +38,7 @@ def arrays(folder):
     (folder / "series.npz").rename(folder / "abide_cc200" / "timeseries.npz")
     (folder / "people.tsv").rename(folder / "abide_cc200" / "participants.tsv")
     shutil.rmtree(folder / "nilearn_data")
+    shutil.copy(ROOT / "examples" / "cc200_centres.csv", folder)
 
 
 def tables(folder):

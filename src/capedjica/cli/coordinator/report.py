@@ -26,7 +26,7 @@ def report(
     white_matter: WhiteMatterOption = None,
     regions: Annotated[
         Path | None,
-        typer.Option(help="For tables of regions: image of the regions, labels (3-D) or maps (4-D)."),
+        typer.Option(help="For tables of regions: their image, or a table of their centres."),
     ] = None,
 ) -> None:
     """Write the report of a complete run as one HTML page.
@@ -52,7 +52,7 @@ def bids_export(
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Folder to create.")],
     regions: Annotated[
         Path | None,
-        typer.Option(help="For tables of regions: image of the regions, labels (3-D) or maps (4-D)."),
+        typer.Option(help="For tables of regions: their image, or a table of their centres."),
     ] = None,
 ) -> None:
     """Write the results of a complete run as BIDS derivatives.

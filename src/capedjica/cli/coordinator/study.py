@@ -86,7 +86,9 @@ def new(
     ] = None,
     regions: Annotated[
         Path | None,
-        typer.Option(help="For tables: image of the regions in the order of the columns; copied."),
+        typer.Option(
+            help="For tables: regions in the order of the columns, an image or a table of centres; copied."
+        ),
     ] = None,
     mask: Annotated[Path | None, typer.Option(help="For images: brain mask; copied.")] = None,
     voxel_size: Annotated[
@@ -137,6 +139,7 @@ def new(
         region_names,
     )
     from capedjica.coordinator.new_study import template_of as read
+    from capedjica.data.centres import APPROXIMATE, is_table
     from capedjica.one_machine.local_run import site_of_folder, sites_of_folder
     from capedjica.study.study_file import PrivacyTable, Study, StudyFile, write_study
 
@@ -200,7 +203,9 @@ def new(
     typer.echo(f"Wrote {file}. Review it, and edit it if needed.")
     for name in [*(path.name for path in images.values() if path), *made]:
         typer.echo(f"It needs {file.parent / name}: share both files together.")
-    if names is not None:
+    if regions is not None and is_table(regions):
+        typer.echo(APPROXIMATE)
+    elif names is not None:
         typer.echo(f"Regions are named by {file.parent / names.name}.")
     elif regions is not None:
         typer.echo(f"Regions have numbers but no names: there is no table of names next to {regions}.")

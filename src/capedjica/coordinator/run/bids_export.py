@@ -20,8 +20,9 @@ from typing import Any, Final
 
 from capedjica.coordinator.run.labelling import placed_features
 from capedjica.coordinator.run.report import result_tables, run_report
-from capedjica.coordinator.run.results import picture, scale
+from capedjica.coordinator.run.results import approximate, picture, scale
 from capedjica.coordinator.run.run_folder import RunFolder
+from capedjica.data.centres import APPROXIMATE
 from capedjica.report.derivatives import (
     GROUP,
     File,
@@ -129,7 +130,8 @@ def _maps_of(
         if folder.holds([file := _file(study, step, f"{name}.npy")]):
             maps = folder.read_array(file)
             place = named(spaced | {"desc": entities["desc"] + more}, "components")
-            said = {"Description": f"{words}. {scale(study).capitalize()}.", **about, **warned}
+            borders = f" {APPROXIMATE}" if approximate(features) else ""
+            said = {"Description": f"{words}. {scale(study).capitalize()}.{borders}", **about, **warned}
             yield from maps_files(f"{GROUP}/{place}", maps, picture(features, maps), said)
     names = getattr(step.table, "template_names", None) or ()
     yield from metrics_files(f"{GROUP}/{named(entities, 'metrics')}", reliability, names, about | warned)

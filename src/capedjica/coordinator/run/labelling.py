@@ -13,7 +13,7 @@ import numpy as np
 from capedjica.coordinator.run.results import BUNDLE, picture, write_archive
 from capedjica.coordinator.run.run_folder import RunFolder
 from capedjica.data.columns import Columns
-from capedjica.data.features import read_public, with_regions
+from capedjica.data.features import read_regions, with_regions
 from capedjica.errors import InputError
 from capedjica.report.downloads import csv_text
 from capedjica.report.labels import LabelSources, MapLabels, PlacedSources, label_table
@@ -63,16 +63,16 @@ class LabelFiles:
 
 
 def placed_features(study: Study, regions: Path | None) -> Features:
-    """Return the features of a study; columns of tables get coordinates if an image of regions is given."""
+    """Return the features of a study; columns of tables get coordinates if their regions are given."""
     if regions is None:
         return study.features
     plain = study.features
     if not isinstance(plain, Columns):
         raise InputError(
-            "an image of regions is only for studies of tables, but the features of this study already have "
-            "coordinates; omit the image"
+            "regions are only for studies of tables, but the features of this study already have "
+            "coordinates; omit the regions"
         )
-    return with_regions(plain, read_public(regions, "regions"))
+    return with_regions(plain, read_regions(regions, "regions"))
 
 
 def write_labels(run: Path, files: LabelFiles, regions: Path | None = None) -> None:

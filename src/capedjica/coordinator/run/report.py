@@ -20,7 +20,7 @@ from capedjica.coordinator.planning.plan_text import PAPER
 from capedjica.coordinator.run.comparison import ComparedRun, compare_runs
 from capedjica.coordinator.run.journal import read_journal
 from capedjica.coordinator.run.labelling import placed_features, read_labels
-from capedjica.coordinator.run.results import Provenance, TableFile, picture
+from capedjica.coordinator.run.results import Provenance, TableFile, approximate, picture
 from capedjica.coordinator.run.run_folder import RunFolder
 from capedjica.data.features import FeatureTable
 from capedjica.errors import InputError
@@ -347,7 +347,8 @@ def _maps(folder: RunFolder, study: Study, step: StudyStep, regions: Path | None
             f"{folder.path / name} has shape {values.shape}, expected {expected} from its study; restore the "
             "file or run the study again"
         )
-    image = picture(placed_features(study, regions), values)
+    placed = placed_features(study, regions)
+    image = picture(placed, values)
     labels = read_labels(folder, study, step)
     if labels is not None and len(labels.maps) != len(values):
         raise InputError(
@@ -364,6 +365,7 @@ def _maps(folder: RunFolder, study: Study, step: StudyStep, regions: Path | None
         reliability.noisy,
         labels,
         reliability.of_difference,
+        approximate=approximate(placed),
     )
 
 

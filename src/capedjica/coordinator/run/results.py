@@ -9,7 +9,7 @@ import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
-from typing import IO, TYPE_CHECKING, Any, Final, Literal, cast
+from typing import IO, TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 import numpy as np
@@ -19,6 +19,8 @@ from capedjica.algorithms.ica.maps.networks import Networks
 from capedjica.algorithms.reliability import Reliability
 from capedjica.algorithms.sequence import Results
 from capedjica.coordinator.run.run_folder import RunFolder, RunState
+from capedjica.data.columns import RegionColumns
+from capedjica.data.features import read_regions
 from capedjica.data.images import scaled_to_peak
 from capedjica.data.scans import Features
 from capedjica.data.templates import names_beside
@@ -228,7 +230,7 @@ def _write_pictures(folder: RunFolder, study: Study, where: str, found: Result, 
         folder.write(f"{where}maps.nii.gz", gzip.compress(image.to_bytes(), mtime=0))
         peaks = find_peaks(image, _regions(study))
         folder.write(f"{where}peaks.csv", peaks_csv(peaks))
-        figure = slices_figure(image, title, reliability, _names(found))
+        figure = slices_figure(image, title, reliability, _names(found), approximate(study.features))
         names = [f"{where}maps.nii.gz", f"{where}peaks.csv", *names]
         smooth = found.denoised if isinstance(found, Networks) else None
         if smooth is not None:
@@ -248,15 +250,18 @@ def picture(features: Features, maps: FloatArray) -> Nifti1Image | None:
     return None if image is None else scaled_to_peak(image)
 
 
+def approximate(features: Features) -> bool:
+    """Return whether features are regions whose borders are approximate."""
+    return isinstance(features, RegionColumns) and features.approximate
+
+
 def _regions(study: Study) -> RegionsAt | None:
-    """Return the regions of a label atlas, with their names if there is a table next to the image."""
+    """Return the regions of a label atlas, with their names if it or a table next to it has them."""
     name = study.content.features.atlas
     if name is None:
         return None
-    import nibabel
-
     path = study.folder / name
-    atlas, table = cast("Nifti1Image", nibabel.load(path)), names_beside(path)
+    atlas, table = read_regions(path, "atlas").image, names_beside(path)
     names = {} if table is None else read_region_names(table)
     return RegionsAt(atlas, names) if len(atlas.shape) == 3 else None
 

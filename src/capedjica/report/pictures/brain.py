@@ -91,7 +91,7 @@ class RegionsAt:
     atlas : Nifti1Image
         3-D image of labels.
     names : mapping of int to str
-        Names of labels; labels without a name are shown as numbers.
+        Names of labels; labels without a name are shown by their number.
     """
 
     def __init__(self, atlas: Nifti1Image, names: Mapping[int, str]) -> None:
@@ -104,7 +104,7 @@ class RegionsAt:
         if (place < 0).any() or (place >= self._labels.shape).any():
             return ""
         number = int(self._labels[tuple(place)])
-        return self._names.get(number, str(number)) if number else ""
+        return self._names.get(number, f"region {number}") if number else ""
 
 
 def read_region_names(path: Path) -> dict[int, str]:

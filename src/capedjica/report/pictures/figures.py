@@ -56,11 +56,16 @@ def maps_figure(
 
 
 def slices_figure(
-    image: Nifti1Image, title: str, reliability: Reliability | None = None, names: Sequence[str] = ()
+    image: Nifti1Image,
+    title: str,
+    reliability: Reliability | None = None,
+    names: Sequence[str] = (),
+    approximate: bool = False,
 ) -> Figure:
     """Show axial slices of every map of a 4-D image over the brain template, one row per map.
 
-    The left of the brain is on the left. Unreliable maps are faded.
+    The left of the brain is on the left. Unreliable maps are faded. A line below states whether the borders
+    of regions are approximate.
     """
     rows = axial(image)
     figure = Figure(figsize=(1.05 * len(SLICES), 0.9 + 1.22 * len(rows)), layout="constrained")
@@ -79,7 +84,8 @@ def slices_figure(
     axis.set_xticks(middles, [f"L    z = {height}    R" for height in SLICES], fontsize=7, color=_INK)
     axis.tick_params(length=0)
     axis.set_xlabel(
-        "MNI space, mm above the anterior commissure; neurological convention: L is left, R is right",
+        "MNI space, mm above the anterior commissure; neurological convention: L is left, R is right"
+        + "\nborders of regions are approximate" * approximate,
         fontsize=7,
         color=_INK,
     )

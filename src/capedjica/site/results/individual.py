@@ -119,6 +119,11 @@ def unmixing_of(run: Path, study: Study) -> FloatArray:
     if step is None or table is None:
         raise InputError(f"'{study.content.title}' has no analysis of kind 'ica' and so no networks")
     file = run / study.results_folder(step) / "unmixing.npy"
+    if not file.exists():
+        inner = f"; did you mean {run / 'run'}?" if (run / "run" / "run.json").exists() else ""
+        raise InputError(
+            f"{file} does not exist: expected the folder of a complete run, or an unpacked results.zip{inner}"
+        )
     unmixing = read_matrix(file)
     expected = (table.most_components, step.setting.n_features)
     if unmixing.ndim != 2 or not table.fits(len(unmixing)) or unmixing.shape[1] != expected[1]:
