@@ -215,7 +215,7 @@ def setting_said(cells: Sequence[Cell], setting: str) -> str:
     exact = pick(own, method=guided_by(EXTERNAL), mechanism="none")[0]
     said = ", ".join(
         f"{_scores(cell)} at ε = {cell.epsilon:g} (unguided {_scores(free[cell.epsilon])}"
-        + (", better" if difference(free[cell.epsilon], cell).upper < 0 else "")
+        + (", its gain index lower" if difference(free[cell.epsilon], cell).upper < 0 else "")
         + ")"
         for cell in guided
     )
