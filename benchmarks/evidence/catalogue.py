@@ -175,6 +175,7 @@ FIGURES: Final[dict[str, Figure]] = {
         *_utility("readable", "denoised", "stability", folder=True),
         *_utility("abide", "abide", folder=True),
         *_utility("guided", "guided", folder=True, seeds=20),
+        *_utility("guided_external", "guided-external", folder=True),
         *_utility("guided_more", "guided-bad", "guided-ablation", folder=True),
         *_utility("guided_more", "guided-synthetic"),
         *_utility("speed", "nonprivate", "time"),

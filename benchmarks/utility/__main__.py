@@ -14,6 +14,7 @@ from benchmarks.evidence.stamps import origin, stamp
 from benchmarks.utility.abide import ABIDE
 from benchmarks.utility.condition import CONDITION
 from benchmarks.utility.guided import GUIDED
+from benchmarks.utility.guided_external import GUIDED_EXTERNAL
 from benchmarks.utility.guided_more import GUIDED_ABLATION, GUIDED_BAD, GUIDED_SYNTHETIC
 from benchmarks.utility.methods import METHODS
 from benchmarks.utility.number import NUMBER
@@ -43,6 +44,7 @@ CLAIMS: Final[dict[str, Claim]] = {
     "stability": STABILITY,
     "abide": ABIDE,
     "guided": GUIDED,
+    "guided-external": GUIDED_EXTERNAL,
     "guided-bad": GUIDED_BAD,
     "guided-ablation": GUIDED_ABLATION,
     "guided-synthetic": GUIDED_SYNTHETIC,

@@ -51,8 +51,6 @@ TUNED: Final = ("usm", "ucla_1", "um_1")
 UNSEEN: Final = ("kki", "max_mun", "pitt", "trinity", "yale")
 TUNED_SETTING: Final = "public USM, UCLA_1, UM_1 (constants tuned here)"
 UNSEEN_SETTING: Final = "public KKI, MAX_MUN, PITT, TRINITY, YALE (unseen)"
-EXTERNAL_SETTING: Final = "external template, all sites private"
-EXTERNAL_FILE: Final = "neuromark_cc200.npy"
 # Draws of what is only there to be compared with.
 FEWER: Final = 5
 BY_OWN: Final = "own method"
@@ -328,13 +326,6 @@ def split_rows(
     return rows_of(setting, problem_of(private, n_components), templates, epsilons, draws)
 
 
-def external_rows(folder: Path, n_components: int, epsilons: Sequence[float], draws: int) -> list[Row]:
-    """Analyse everybody with a template from elsewhere, which has ``n_components`` networks."""
-    templates = {EXTERNAL: Template.of(np.load(folder / EXTERNAL_FILE, allow_pickle=False))}
-    problem = problem_of(everybody(folder), n_components)
-    return rows_of(EXTERNAL_SETTING, problem, templates, epsilons, draws)
-
-
 def rows_of(
     setting: str,
     problem: Problem,
@@ -381,7 +372,7 @@ def _draw(
 
 
 def tasks(options: Options) -> list[Task]:
-    """Return one task for each split, and one for a template from elsewhere if there is one."""
+    """Return one task for each split."""
     folder = options.folder
     assert folder is not None
     if options.quick:
@@ -392,15 +383,10 @@ def tasks(options: Options) -> list[Task]:
             Task(split_rows, (folder, UNSEEN_SETTING, names[-1:], *quick)),
         ]
     chosen = (N_COMPONENTS, EPSILONS, options.seeds)
-    found = [
+    return [
         Task(split_rows, (folder, UNSEEN_SETTING, UNSEEN, *chosen)),
         Task(split_rows, (folder, TUNED_SETTING, TUNED, *chosen)),
     ]
-    external = folder / EXTERNAL_FILE
-    if external.exists():
-        networks = len(np.load(external, mmap_mode="r", allow_pickle=False))
-        found.append(Task(external_rows, (folder, networks, EPSILONS, options.seeds)))
-    return found
 
 
 @dataclass(frozen=True)
@@ -504,32 +490,28 @@ def _counts(cells: Sequence[Cell]) -> str:
 
 def tables(cells: Sequence[Cell]) -> str:
     """Return for each split what was reached, and how it differs from the template and from no guidance."""
-    parts = []
-    for setting in settings_of(cells):
-        own = pick(cells, setting=setting)
-        references = {
-            name: list(dict.fromkeys(c.reference for c in pick(own, method=guided_by(name))))
-            for name in names_of(own)
-        }
-        series = [(UNGUIDED, "cape", TANH)]
-        pairs = []
-        for name, against in references.items():
-            for reference in against:
-                series += [(template_of(name), "none", reference), (guided_by(name), "cape", reference)]
-                pairs.append((guided_by(name), template_of(name), reference))
-            if pick(own, method=guided_by(name), mechanism="pooled"):
-                series.append((guided_by(name), "pooled", TANH))
-            if pick(own, method=group_maps_of(name)):
-                series.append((group_maps_of(name), "cape", TANH))
-            pairs.append((guided_by(name), UNGUIDED, TANH))
-        parts.append(
-            f"## {_sentence(setting)}\n\n{own[0].n_subjects} private people. Correlation of matched "
-            f"maps (1 is perfect) / gain index (0 is perfect), mean ± standard error of "
-            f"{_counts(own)}:\n\n{score_table(own, series)}\n\nDifferences of both, and the upper 95% "
-            "bound of that of the gain index (Welch against what has noise of its own):\n\n"
-            f"{difference_table(own, pairs)}"
-        )
-    return "\n\n".join(parts)
+    return "\n\n".join(split_table(pick(cells, setting=setting), setting) for setting in settings_of(cells))
+
+
+def split_table(cells: Sequence[Cell], setting: str) -> str:
+    """Return what was reached with one split."""
+    series, pairs = [(UNGUIDED, "cape", TANH)], []
+    for name in names_of(cells):
+        for reference in dict.fromkeys(cell.reference for cell in pick(cells, method=guided_by(name))):
+            series += [(template_of(name), "none", reference), (guided_by(name), "cape", reference)]
+            pairs.append((guided_by(name), template_of(name), reference))
+        if pick(cells, method=guided_by(name), mechanism="pooled"):
+            series.append((guided_by(name), "pooled", TANH))
+        if pick(cells, method=group_maps_of(name)):
+            series.append((group_maps_of(name), "cape", TANH))
+        pairs.append((guided_by(name), UNGUIDED, TANH))
+    return (
+        f"## {_sentence(setting)}\n\n{cells[0].n_subjects} private people. Correlation of matched "
+        f"maps (1 is perfect) / gain index (0 is perfect), mean ± standard error of "
+        f"{_counts(cells)}:\n\n{score_table(cells, series)}\n\nDifferences of both, and the upper 95% "
+        "bound of that of the gain index (Welch against what has noise of its own):\n\n"
+        f"{difference_table(cells, pairs)}"
+    )
 
 
 def target_said(cells: Sequence[Cell], name: str) -> str:
@@ -590,17 +572,19 @@ def summary(cells: Sequence[Cell]) -> str:
             f"template's, at most {HARMLESS} wanted: {harms}."
         )
     limits = ", ".join(f"{least} / {most} at ε = {epsilon:g}" for epsilon, (most, least) in TARGETS.items())
-    external = (
-        "" if pick(cells, setting=EXTERNAL_SETTING) else f"\n\nskipped: there is no {EXTERNAL_FILE} in FOLDER"
-    )
-    return f"Correlation of maps / gain index, targets {limits}.\n\n" + "\n\n".join(parts) + external
+    return f"Correlation of maps / gain index, targets {limits}.\n\n" + "\n\n".join(parts)
 
 
 def figure(cells: Sequence[Cell]) -> Figure:
-    """Draw both scores over epsilon for each split; what a template scores alone is a line across."""
+    """Draw both scores over epsilon for each split, with the targets."""
+    return scores_figure(cells, f"{TITLE}\ndotted: the template alone; bars: targets", TARGETS)
+
+
+def scores_figure(cells: Sequence[Cell], title: str, targets: Mapping[float, tuple[float, float]]) -> Figure:
+    """Draw both scores over epsilon for each setting; what a template scores alone is a line across."""
     settings = settings_of(cells)
     drawing = Figure(figsize=(4.6 * len(settings), 7.0), layout="constrained")
-    drawing.suptitle(f"{TITLE}\ndotted: the template alone; bars: targets", fontsize=10, color=INK)
+    drawing.suptitle(title, fontsize=10, color=INK)
     axes = drawing.subplots(2, len(settings), squeeze=False, sharey="row")
     for number, setting in enumerate(settings):
         own = pick(cells, setting=setting, reference=TANH)
@@ -611,7 +595,7 @@ def figure(cells: Sequence[Cell]) -> Figure:
         upper, lower = axes[:, number]
         draw_series(upper, shown, _template_name, lambda cell: (cell.map_correlation, cell.map_error))
         draw_series(lower, shown, _template_name, lambda cell: (cell.gain_index, cell.gain_error))
-        for epsilon, (most, least) in TARGETS.items():
+        for epsilon, (most, least) in targets.items():
             upper.plot(epsilon, least, marker="_", color=INK, markersize=14)
             lower.plot(epsilon, most, marker="_", color=INK, markersize=14)
         upper.set_title(setting, fontsize=9, color=INK)

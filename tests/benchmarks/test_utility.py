@@ -17,12 +17,19 @@ from benchmarks.utility.abide import MOST_EMPTY, halves, pooled_icas, read_abide
 from benchmarks.utility.calibration import SIMULATED as SIMULATED_SEEDS
 from benchmarks.utility.calibration import Seen, fitted
 from benchmarks.utility.calibration import main as calibration
-from benchmarks.utility.guided import (
-    EXTERNAL_FILE,
-    TUNED_SETTING,
-    UNSEEN_SETTING,
-    difference,
-    external_rows,
+from benchmarks.utility.guided import TUNED_SETTING, UNSEEN_SETTING, difference
+from benchmarks.utility.guided_external import (
+    DOSENBACH,
+    FEWEST,
+    MIRRORED,
+    SEITZMAN,
+    SHIFTED,
+    blobs,
+    centres,
+    match_rows,
+    mirror_pairs,
+    order_rows,
+    published,
 )
 from benchmarks.utility.guided_more import KINDS, HalfClip, TwiceClip, children
 from benchmarks.utility.methods import factors
@@ -175,7 +182,6 @@ def test_guided_quick_version(abide: Path, tmp_path: Path) -> None:
     rows = run("guided", tmp_path, str(abide))
     check_files("guided", tmp_path)
     text = (tmp_path / "utility-guided.md").read_text("utf-8")
-    assert "skipped: there is no neuromark_cc200.npy in FOLDER" in text
     assert str(abide) not in text
     assert {row.n_subjects for row in rows} == {48}
     for setting in (TUNED_SETTING, UNSEEN_SETTING):
@@ -188,15 +194,53 @@ def test_guided_quick_version(abide: Path, tmp_path: Path) -> None:
         assert alone.gain_index == pytest.approx(0, abs=1e-6)
 
 
-def test_external_template_has_a_setting_of_its_own(abide: Path) -> None:
-    maps = make_synthetic(4, 64, 4, 80, 12, random_state=0).mixing.T
-    np.save(abide / EXTERNAL_FILE, maps)
-    *_, last = CLAIMS["guided"].tasks(Options(1, False, abide))
-    assert last.function is external_rows
-    rows = external_rows(abide, len(maps), (30.0,), 1)
+def test_external_quick_version(abide: Path, tmp_path: Path) -> None:
+    rows = run("guided-external", tmp_path, str(abide))
+    check_files("guided-external", tmp_path)
     assert {row.n_subjects for row in rows} == {64}
-    assert mean_of(rows, method="external: template alone").gain_index < 0.1
-    assert CLAIMS["guided"].summary(averaged(rows)).count("skipped") == 0
+    for source in (SEITZMAN, DOSENBACH):
+        own = partial(mean_of, rows, setting=f"{source}, 4 networks", reference="pooled tanh ICA")
+        # Published networks have nothing to do with simulated ones; without noise guidance leaves them.
+        alone, free = own(method="external: template alone"), own(method="external: guided", mechanism="none")
+        assert alone.map_correlation < 0.6 < 0.9 < free.map_correlation
+    assert {row.method for row in rows if row.reference == "best match in the pooled ICA"} >= {"Visual"}
+
+
+@pytest.mark.parametrize(("source", "networks"), [(SEITZMAN, 12), (DOSENBACH, 6)])
+def test_published_networks_are_where_they_are_said_to_be(source: str, networks: int) -> None:
+    """A network is largest near its own coordinates: vision behind, motion on top."""
+    coordinates, positions = published(source), centres(200)
+    assert len(coordinates) == networks
+    assert min(map(len, coordinates.values())) >= FEWEST
+    template = blobs(coordinates, positions)
+    largest = dict(zip(template.names, positions[template.maps.argmax(axis=1)], strict=True))
+    vision, motion = ("Visual", "SomatomotorDorsal") if source == SEITZMAN else ("occipital", "sensorimotor")
+    assert largest[vision][1] < -60
+    assert largest[motion][2] > 40
+
+
+def test_a_network_is_its_own_best_match() -> None:
+    template = blobs(published(DOSENBACH), centres(200))
+    rows = match_rows("any", template, -template.maps[::-1].T, 1)
+    assert [row.map_correlation for row in rows] == pytest.approx([1.0] * template.n_networks)
+
+
+def test_order_of_regions_is_seen_in_the_data() -> None:
+    """Series that are shared by near and by mirrored regions, with the columns in order and reversed."""
+    positions = centres(200)
+    folded = np.abs(positions) * [1, 0, 0] + positions * [0, 1, 1]
+    waves = np.random.default_rng(0).standard_normal((300, 3, 40))
+    phases = np.einsum("rx,txk->tkr", folded / 30, waves[:1])[0]
+    scan = (waves[:, 0] @ np.cos(phases) + waves[:, 1] @ np.sin(phases)).astype(np.float32)
+    scan -= scan.mean(axis=0)
+    right = {row.method: row.map_correlation for row in order_rows({"a": [scan]}, positions)}
+    wrong = {row.method: row.map_correlation for row in order_rows({"a": [scan[:, ::-1]]}, positions)}
+    assert right[MIRRORED] > 0.8 > 0.3 > max(right[SHIFTED], wrong[MIRRORED])
+    assert right["0 to 20 mm"] > 0.5 > right["60 to 80 mm"]
+    left, other = mirror_pairs(positions)
+    assert len(left) > 30
+    assert np.all(positions[left, 0] < 0)
+    assert np.all(positions[other, 0] > 0)
 
 
 def test_denoised_quick_version(abide: Path, tmp_path: Path) -> None:
