@@ -43,6 +43,7 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--whole", type=int, default=10 if name in OF_ABIDE else 200)
         if name == "calibration":
             command.add_argument("--people", type=int, nargs="*", help="sizes of studies")
+            command.add_argument("--workers", type=int, default=1, help="processes that share the studies")
         command.add_argument("--add", action="store_true", help="to the rows of an earlier run")
         command.add_argument("--redraw", action="store_true", help="page and figure anew, from the CSV")
         command.add_argument("--output", type=Path, default=RESULTS, help="folder of the results")
@@ -56,7 +57,8 @@ def _rows(asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
         return abide.permuted(asked.folder, asked.repetitions, asked.whole)
     if asked.name == "truth":
         return simulated.truth(asked.repetitions)
-    return simulated.calibration(asked.repetitions, asked.whole, asked.people or simulated.SIZES)
+    people = asked.people or simulated.SIZES
+    return simulated.calibration(asked.repetitions, asked.whole, people, asked.workers)
 
 
 def _write_csv(path: Path, rows: Iterator[dict[str, Any]], add: bool) -> None:
@@ -77,7 +79,13 @@ def _read_csv(path: Path) -> Rows:
     if not path.exists():
         raise InputError(f"there is no {path} to draw from: run the benchmark without --redraw")
     with open(path, newline="", encoding="utf-8") as file:
-        return [{name: _number(text) for name, text in row.items()} for row in csv.DictReader(file)]
+        rows = [{name: _number(text) for name, text in row.items()} for row in csv.DictReader(file)]
+    # Several processes write rows in any order.
+    return sorted(rows, key=_place) if "people" in rows[0] and "path" in rows[0] else rows
+
+
+def _place(row: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(row[name] for name in ("people", "true_effects", "path", "mode", "epsilon"))
 
 
 def _number(text: str) -> Any:

@@ -243,7 +243,7 @@ def permuted(folder: Path, repetitions: int, whole: int, seed: int = 3) -> Itera
                             "epsilon": epsilon,
                             "path": path,
                             "repetitions": len(own),
-                            **{name: simulated.mean([one[name] for one in own]) for name in _RATES},
+                            **simulated.means(own, _RATES),
                             "fdr_error": float(np.std([one["fdr"] for one in own]) / np.sqrt(len(own))),
                         }
 

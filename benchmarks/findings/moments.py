@@ -111,14 +111,17 @@ class Drawn:
 
 
 def _sum(query: Query, site: str, rows: FloatArray) -> FloatArray:
-    rows = np.where(np.isfinite(rows).all(axis=1, keepdims=True), rows, 0.0)
+    rows = rows[np.isfinite(rows).all(axis=1)]
     if query.cross is None:
         total: FloatArray = clip_rows(rows, query.clip).sum(axis=0)
         return total
-    fixed = query.cross.largest_fixed(site)
+    if not len(rows):
+        return np.zeros(query.size)
+    fixed, limit = query.cross.largest_fixed(site), query.cross.imbalance
     factors = np.clip(rows[:, 0], -fixed, fixed)
     scores = np.clip(rows[:, 1], -query.cross.score, query.cross.score)
-    moment: FloatArray = (factors + scores - scores.mean()) @ clip_rows(rows[:, 2:], query.clip)
+    factors = factors - np.clip(factors.mean(), -limit, limit) + scores - scores.mean()
+    moment: FloatArray = factors @ clip_rows(rows[:, 2:], query.clip)
     return moment
 
 

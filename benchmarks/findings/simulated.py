@@ -6,7 +6,9 @@ deviations, and sites differ by 0.5. Outcomes are independent with variance 1 wi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import multiprocessing
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import cached_property
 from typing import Any, Final
 
@@ -33,8 +35,8 @@ AGE_RANGE: Final = 2.5
 LARGEST_ADJUSTMENT: Final = 0.8
 EFFECT: Final = 0.25
 EPSILONS: Final = (0.5, 1.0, 2.0, 5.0, 10.0)
-WHOLE_EPSILONS: Final = (1.0, 5.0)
 SIZES: Final = (100, 300, 1000)
+MODES: Final[tuple[Mode, ...]] = ("public-groups", "private")
 
 
 class Population:
@@ -128,64 +130,79 @@ def tally(found: Findings, truth: FloatArray, null: NDArray[np.bool_]) -> dict[s
     }
 
 
-def mean(values: Sequence[float]) -> float:
+def mean_of_numbers(values: Sequence[float]) -> float:
     """Return the mean of those that are numbers: of effects, those that could be estimated."""
     numbers = [value for value in values if not np.isnan(value)]
     return float(np.mean(numbers)) if numbers else float("nan")
 
 
-def calibration(
-    repetitions: int, whole: int, sizes: Sequence[int] = SIZES, seed: int = 0
-) -> Iterator[dict[str, Any]]:
-    """Yield error rates for null data and data with a fifth of true effects.
+def means(tallies: Sequence[Mapping[str, float]], names: Iterable[str]) -> dict[str, float]:
+    """Return the means of several comparisons' error rates."""
+    return {name: mean_of_numbers([one[name] for one in tallies]) for name in names}
 
-    Through the whole protocol: null data, at the epsilons of `WHOLE_EPSILONS`.
+
+def calibration(
+    repetitions: int, whole: int, sizes: Sequence[int] = SIZES, workers: int = 1
+) -> Iterator[dict[str, Any]]:
+    """Yield error rates for null data and data with a fifth of true effects, as they are done.
+
+    ``repetitions`` are from moments and ``whole`` through the whole protocol, at every epsilon.
     """
-    for people in sizes:
-        for effects in (np.zeros(N_OUTCOMES), some_effects()):
-            population = Population(people, effects)
-            comparisons = {
-                (mode, epsilon): Comparison(population.analysis(mode), terms_for(epsilon))
-                for mode in ("private", "public-groups")
-                for epsilon in EPSILONS
-            }
-            truth = clipped_effects(population, population.analysis("private").bound)
-            for path, count in (("moments", repetitions), ("whole protocol", whole)):
-                if not count:
-                    continue
-                chance = np.random.default_rng([seed, people, int(effects.any()), path == "moments"])
-                tallies: dict[tuple[str, float], list[dict[str, float]]] = {key: [] for key in comparisons}
-                if path == "whole protocol" and effects.any():
-                    continue
-                for _ in range(count):
-                    designs, outcomes = population.draw(chance)
-                    sums: dict[str, FloatArray] = {}
-                    for key, comparison in comparisons.items():
-                        if path != "moments" and key[1] not in WHOLE_EPSILONS:
-                            continue
-                        found = (
-                            comparison.drawn(designs, outcomes, chance, sums)
-                            if path == "moments"
-                            else comparison.run(designs, outcomes)
-                        )
-                        tallies[key].append(tally(found, truth, effects == 0))
-                for (mode, epsilon), own in tallies.items():
-                    if not own:
-                        continue
-                    released = comparisons[mode, epsilon].analysis.release_variances
-                    yield (
-                        {
-                            "people": people,
-                            "true_effects": int(effects.any()) * N_OUTCOMES // 5,
-                            "mode": mode,
-                            "epsilon": epsilon,
-                            "path": path,
-                            "variances": "released" if released else "public",
-                            "repetitions": len(own),
-                        }
-                        | {name: mean([one[name] for one in own]) for name in own[0]}
-                        | {"fdr_error": float(np.std([one["fdr"] for one in own]) / np.sqrt(len(own)))}
-                    )
+    asked = [
+        (people, effects, mode, path, count)
+        for path, count in (("moments", repetitions), ("whole protocol", whole))
+        for mode in MODES
+        for people in sizes
+        for effects in (False, True)
+        if count
+    ]
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
+        for done in as_completed([pool.submit(_rates, *one, EPSILONS) for one in asked]):
+            yield from done.result()
+
+
+def _rates(
+    people: int, effects: bool, mode: Mode, path: str, count: int, epsilons: Sequence[float]
+) -> list[dict[str, Any]]:
+    """Return the error rates of one population by epsilon."""
+    population = Population(people, some_effects() if effects else np.zeros(N_OUTCOMES))
+    comparisons = [Comparison(population.analysis(mode), terms_for(epsilon)) for epsilon in epsilons]
+    several = _tallies(population, comparisons, path, count)
+    return [
+        {
+            "people": people,
+            "true_effects": int(np.count_nonzero(population.effects)),
+            "mode": mode,
+            "epsilon": epsilon,
+            "path": path,
+            "variances": "released" if comparison.analysis.release_variances else "public",
+            "repetitions": len(own),
+        }
+        | means(own, own[0])
+        | {"fdr_error": float(np.std([one["fdr"] for one in own]) / np.sqrt(len(own)))}
+        for epsilon, comparison, own in zip(epsilons, comparisons, several, strict=True)
+    ]
+
+
+def _tallies(
+    population: Population, comparisons: Sequence[Comparison], path: str, count: int
+) -> list[list[dict[str, float]]]:
+    """Return the error rates of every repetition; all comparisons of one have the same data."""
+    truth = clipped_effects(population, comparisons[0].analysis.bound)
+    null = population.effects == 0
+    chance = np.random.default_rng([0, population.people, int(not null.all()), path == "moments"])
+    tallies: list[list[dict[str, float]]] = [[] for _ in comparisons]
+    for _ in range(count):
+        designs, outcomes = population.draw(chance)
+        sums: dict[str, FloatArray] = {}
+        for comparison, own in zip(comparisons, tallies, strict=True):
+            found = (
+                comparison.drawn(designs, outcomes, chance, sums)
+                if path == "moments"
+                else comparison.run(designs, outcomes)
+            )
+            own.append(tally(found, truth, null))
+    return tallies
 
 
 def truth(repetitions: int, seed: int = 1) -> Iterator[dict[str, Any]]:
@@ -218,7 +235,7 @@ def truth(repetitions: int, seed: int = 1) -> Iterator[dict[str, Any]]:
                     "truth": EFFECT,
                     "of_clipped": float(expected[~null].mean()),
                     "attenuation_predicted": attenuation(N_OUTCOMES, clip),
-                    "bias": mean([one["bias"] for one in tallies]),
+                    "bias": mean_of_numbers([one["bias"] for one in tallies]),
                     "coverage": float(np.mean([one["coverage"] for one in tallies])),
                     "power": float(np.mean([one["power"] for one in tallies])),
                     "power_in_theory": float(stats.norm.sf(1.96 - wanted)),

@@ -37,6 +37,7 @@ class _Comparison(TableEstimator):
     scale: float | ArrayLike
     clip: float | None = None
     mode: Mode = "private"
+    missing: float = 0.0
     largest_adjustment: float | None = None
     covariate_effect: float = COVARIATE_EFFECT
     correlation: ArrayLike | None = None
@@ -102,6 +103,7 @@ class _Comparison(TableEstimator):
             clip=None if self.clip is None else validate.positive("clip", self.clip),
             names=tuple(names),
             largest_adjustment=self.largest_adjustment,
+            missing=self._missing(),
             covariate_effect=validate.nonnegative("covariate_effect", self.covariate_effect),
             correlation=_correlation(self.correlation, size),
             level=validate.probability("level", self.level),
@@ -115,6 +117,14 @@ class _Comparison(TableEstimator):
         self.findings_ = analysis.estimate(study)
         self.privacy_ = replace(study.privacy, not_covered=study.privacy.not_covered + plan.not_covered)
         return self
+
+    def _missing(self) -> float:
+        """Return the fraction that may be missing, after checking it."""
+        if not 0 <= self.missing <= 0.5:
+            raise InputError(f"missing must be between 0 and 0.5, got {self.missing}")
+        if self.missing and self.mode == "private":
+            raise InputError("missing is only needed for mode 'public-groups'; remove it")
+        return float(self.missing)
 
     def _design(self, tables: Mapping[str, Mapping[str, Sequence[Any]]]) -> Design:
         """Return the design after checking every value; undeclared levels raise an error here."""
@@ -151,6 +161,7 @@ def private_glm(
     covariates: Sequence[str] | None = None,
     mode: Mode = "private",
     names: Sequence[str] = (),
+    missing: float = 0.0,
     largest_adjustment: float | None = None,
     covariate_effect: float = COVARIATE_EFFECT,
     correlation: ArrayLike | None = None,
@@ -168,16 +179,17 @@ def private_glm(
     Parameters
     ----------
     Y : dict from site to array (M_s, d), or list of these
-        Outcomes in their original units, one subject per row. A subject with NaN contributes zero.
+        Outcomes in their original units, one subject per row. A subject with NaN contributes nothing.
     design : dict from site to table, or list of these
         A table is a data frame or a dict of columns, with as many rows as ``Y``. A subject with a missing
-        value (NaN, None, "n/a") contributes zero.
+        value (NaN, None, "n/a") contributes nothing.
     contrast : str
         Column of interest: two levels, coded -1 (the first) and 1, or a numerical variable.
     epsilon, delta : float
         Privacy budget.
     bounds : dict
-        Public range (two numbers; values outside are clipped) or levels (strings) of every column.
+        Public range or levels (strings) of every column. A range is two numbers, to which values are clipped,
+        and a third if typical values are not in the middle of it: (low, high, centre).
     center, scale : float or array (d,)
         Public approximate mean and between-subject standard deviation of every outcome.
     clip : float, optional
@@ -189,6 +201,9 @@ def private_glm(
         group of each subject are public, which halves the noise.
     names : sequence of str, optional
         Names of the outcomes.
+    missing : float, default=0
+        For public groups: largest fraction of a group at a site whose rows may be missing without bias. More
+        noise is added for it. With private groups missing rows never bias effects.
     largest_adjustment : float, optional
         For public groups: bound on how far the covariates shift the coded contrast.
     covariate_effect : float
@@ -231,6 +246,7 @@ def private_glm(
         scale=scale,
         clip=clip,
         mode=mode,
+        missing=missing,
         largest_adjustment=largest_adjustment,
         covariate_effect=covariate_effect,
         correlation=correlation,
@@ -292,8 +308,8 @@ class GroupComparison(_Comparison):
     groups, bands, shrinkage
         Settings of "blocks", "band-power" and "partial-connectivity"
         (:class:`capedjica.algorithms.outcomes.Outcome`).
-    contrast, covariates, bounds, center, scale, clip, mode, largest_adjustment, covariate_effect, \
-correlation, level, names
+    contrast, covariates, bounds, center, scale, clip, mode, missing, largest_adjustment, \
+covariate_effect, correlation, level, names
         See :func:`capedjica.private_glm`. ``names`` are the names of the features or networks, or of the
         elements of the vector returned by a function.
     epsilon, delta, mechanism, n_colluding, masking, insecure_noise_seed, budget

@@ -40,26 +40,39 @@ CLIP_RANGE: Final = (1e-140, 1e140)
 class CrossMoment:
     r"""Parameters of a query for a site's cross-moment of scores and vectors, centred within the site.
 
-    Subject i of M has a score t_i, :math:`|t_i| \le w`, a fixed factor k_i, :math:`|k_i| \le k_s`, and a
-    vector y_i, :math:`\|y_i\| \le C`. The query asks for
+    Subject i has a score t_i, :math:`|t_i| \le w`, a fixed factor k_i, :math:`|k_i| \le k_s`, and a vector
+    y_i, :math:`\|y_i\| \le C`. Subjects without a valid row are left out; n are left. The query asks for
 
-    .. math:: A_s = \sum_i k_i y_i + \sum_i (t_i - \bar t_s)\, y_i ,                                     (1)
+    .. math:: A_s = \sum_i (k_i - \kappa_s)\, y_i + \sum_i (t_i - \bar t_s)\, y_i , \qquad
+              \kappa_s = \min(r, \max(-r, \bar k_s)) ,                                                 (1)
 
-    in which any component common to all vectors of a site cancels, provided that the k_i add up to zero.
+    with means over the n. Any component common to all vectors of a site cancels, provided that
+    :math:`|\bar k_s| \le r`: the factors of a complete site add up to zero, and those of a site with missing
+    rows do so after subtracting :math:`\kappa_s`.
 
-    **Sensitivity.** Replace subject i, keeping k_i. With a and b the means of t and y over the M - 1
-    others, the second sum is that of the others plus :math:`\tfrac{M-1}{M}(t_i - a)(y_i - b)`, so it changes
-    by (M-1)/M times
+    **Sensitivity.** Replace subject i, keeping k_i. With a and b the means of t and y over the n - 1
+    others, the second sum is that of the others plus :math:`\tfrac{n-1}{n}(t_i - a)(y_i - b)`, so it changes
+    by (n-1)/n times
 
     .. math:: (t-a)(y-b) - (t'-a)(y'-b) = (t-a)\,y - (t'-a)\,y' - (t-t')\,b ,
 
     whose norm is at most :math:`C (|t-a| + |t'-a| + |t-t'|)`. The pairwise distances of three numbers in an
     interval of length 2w add up to twice the distance of the outermost two, hence to at most 4w. The first
-    sum changes by at most 2 C k_s. In total, for every M,
+    sum changes by :math:`(k_i - \kappa_s)(y - y')`, at most 2 C (k_s + r).
 
-    .. math:: \|A_s - A_s'\| \le 2 C (k_s + 2 w) .                                                      (2)
+    If one of the two rows is invalid, the second sum changes by :math:`\tfrac{n-1}{n}(t-a)(y-b)`, at most
+    4 w C. The first changes by :math:`(k_i - \kappa_s)\,y`, and by the movement of :math:`\kappa_s` times the
+    sum of the other vectors, which is at most (n-1) C. Let c be the mean of the others' factors, so that
+    :math:`\bar k_s = c + (k_i - c)/n`. If :math:`|c| \le r`, :math:`\kappa_s` moves by at most
+    :math:`|k_i - c|/n \le (k_s + r)/n`. If c > r, it moves from r only if :math:`\bar k_s < r`, and then by
+    less than :math:`r - (\tfrac{n-1}{n} r + k_i/n) \le (k_s + r)/n`; c < -r is alike. So the first sum
+    changes by at most 2 C (k_s + r).
 
-    The bound is attained, up to (M-1)/M, by t = w, t' = -w, a = -w and y = y' = -b.
+    In total, for every n,
+
+    .. math:: \|A_s - A_s'\| \le 2 C (k_s + r + 2 w) .                                                  (2)
+
+    Without fixed factors the bound is attained, up to (n-1)/n, by t = w, t' = -w, a = -w and y = y' = -b.
 
     Parameters
     ----------
@@ -68,14 +81,18 @@ class CrossMoment:
     fixed : tuple of (str, float)
         k_s of every site by name; empty for 0. The guarantee then covers replacing a subject by one with the
         same factor: the data it is computed from (group membership) are public.
+    imbalance : float
+        r, the largest mean of a site's fixed factors that is corrected; 0 if no row should be missing.
     """
 
     score: float
     fixed: tuple[tuple[str, float], ...] = ()
+    imbalance: float = 0.0
 
     def __post_init__(self) -> None:
-        if math.isinf(validate.nonnegative("score", self.score)):
-            raise InputError(f"score must be finite, got {self.score}")
+        for name, value in (("score", self.score), ("imbalance", self.imbalance)):
+            if math.isinf(validate.nonnegative(name, value)):
+                raise InputError(f"{name} must be finite, got {value}")
         for site, largest in self.fixed:
             validate.positive(f"fixed factor of site {site}", largest)
         if not self.score and not self.fixed:
@@ -135,17 +152,18 @@ class Query:
         """Return the sensitivity of a site's sum to one subject, or the largest over all sites."""
         if self.cross is None:
             return self.spread * self.clip
-        return 2 * self.clip * (self.cross.largest_fixed(site) + 2 * self.cross.score)
+        factors = self.cross.largest_fixed(site) + self.cross.imbalance
+        return 2 * self.clip * (factors + 2 * self.cross.score)
 
     def largest(self, site: str | None = None) -> float:
         r"""Return an upper bound on the norm of a site's sum, divided by its number of subjects.
 
-        For a cross-moment it is C (k_s + w): deviations from the mean of numbers in an interval of length 2w
-        have a mean absolute value of at most w.
+        For a cross-moment it is C (k_s + r + w): deviations from the mean of numbers in an interval of length
+        2w have a mean absolute value of at most w.
         """
         if self.cross is None:
             return self.clip
-        return self.clip * (self.cross.largest_fixed(site) + self.cross.score)
+        return self.clip * (self.cross.largest_fixed(site) + self.cross.imbalance + self.cross.score)
 
 
 @dataclass(frozen=True)
@@ -173,6 +191,7 @@ class _HashedQuery(msgspec.Struct, frozen=True, kw_only=True):
 class _HashedCrossMoment(_HashedQuery, frozen=True, kw_only=True):
     score: float
     fixed: tuple[tuple[str, float], ...]
+    imbalance: float
 
 
 class _HashedStage(msgspec.Struct, frozen=True, kw_only=True):
@@ -431,6 +450,7 @@ def _hashed(query: Query) -> _HashedQuery:
     plain = _HashedQuery(label=query.label, size=query.size, clip=query.clip, spread=query.spread)
     if query.cross is None:
         return plain
+    cross = query.cross
     return _HashedCrossMoment(
-        **msgspec.structs.asdict(plain), score=query.cross.score, fixed=query.cross.fixed
+        **msgspec.structs.asdict(plain), score=cross.score, fixed=cross.fixed, imbalance=cross.imbalance
     )

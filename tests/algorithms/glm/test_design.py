@@ -59,7 +59,7 @@ def test_missing_values_pass_the_check_and_undeclared_ones_do_not():
         (lambda: Column("a", low=2, high=1), "low < high"),
         (lambda: Column("a", "category", levels=("x",)), "two distinct levels"),
         (lambda: Column.of("a", 3), "must be a range"),
-        (lambda: Column.of("a", (1, 2, 3)), "must be a range"),
+        (lambda: Column.of("a", (1, 2, 3)), "centre of column .a. must be between 1 and 2"),
         (lambda: Design(SCANNER), "must be a number or have two levels"),
         (lambda: Design(GROUP, (GROUP,)), "must have different names"),
         (lambda: Design(GROUP, mode="public-groups"), "group_sizes must be given"),

@@ -38,15 +38,20 @@ one more number of the same release, with g as one more outcome, multiplied by l
 adjustment by pairs is as large as without adjustment (the sum over pairs of :math:`(h_i - h_j)(z_i - z_j)`
 differs from that of :math:`h_i z_i` by as many independent products), so the variance explained by covariates
 belongs to the noise. With public groups the adjustment uses every participant and removes the chance
-imbalance too; what covariates explain is not released, so :math:`\sigma^2_y` is then an upper bound, and
-tests are conservative where covariates explain much. :math:`S_{hh} = q / w`, or less if gamma is shrunk.
-sigma is the privacy noise. b is the residual confounding: :math:`\Gamma'\delta / w`, with Gamma bounded by a
-public prior (`COVARIATE_EFFECT`), and delta the part of the covariance of g and z that remains after
-adjustment. It shifts all outcomes at once, and in one direction. For a private contrast, whose adjustment is
-partial, its mean square is therefore that of the largest covariance that is consistent with the prior or the
-release (:class:`_DesignMoments`), and the part does not depend on the noise in it; with public groups it is
-the posterior mean square. The interval of an effect also includes the noise on q, by :math:`v / q^2 +
+imbalance too (see below). :math:`S_{hh} = q / w`, or less if gamma is shrunk. sigma is the privacy noise.
+b is the residual confounding: :math:`\Gamma'\delta / w`, with Gamma bounded by a public prior
+(`COVARIATE_EFFECT`), and delta the part of the covariance of g and z that remains after adjustment. It shifts
+all outcomes at once, and in one direction. For a private contrast, whose adjustment is partial, its mean
+square is therefore that of the largest covariance that is consistent with the prior or the release
+(:class:`_DesignMoments`), and the part does not depend on the noise in it; with public groups it is the
+posterior mean square. The interval of an effect also includes the noise on q, by :math:`v / q^2 +
 \hat\beta^2 \sigma_q^2 / q^2`.
+
+With public groups, a covariate with coefficient c, in standard deviations of the outcome per its own, takes
+:math:`c^2` of the sampling variance away and adds :math:`c^2 \delta^2`. What it explains is not released, but
+v is linear in :math:`c^2`, so the largest v for :math:`0 \le c \le \Gamma` is at one of the ends:
+
+.. math:: v = \sigma^2_y \bigl(S_{hh} / M + \Gamma^2 \max(0, \delta^2 - S_{hh} / M)\bigr) + \sigma^2 .     (4)
 """
 
 from __future__ import annotations
@@ -79,16 +84,17 @@ VARIANCE_SHARE: Final = 0.1
 DESIGN_SHARE: Final = 0.1
 """Default share of the budget for the covariance of the design."""
 PRODUCTS_PART: Final = 0.7
-"""Fraction of the design share for covariates by group, with public groups; the rest is for S_zz."""
+"""Default fraction of the design share for covariates by group, with public groups; the rest is for S_zz."""
 COVARIATE_EFFECT: Final = 0.3
 """Public prior: standard deviations of an outcome per standard deviation of a covariate."""
 LARGEST_ADJUSTMENT: Final = 0.1
 """Bound on the adjustment of the coded contrast by covariates, for public groups without another bound."""
 PSD_SPREAD: Final = math.sqrt(2)
+PRIOR_CORRELATION: Final = 0.4
+"""Prior standard deviation of the correlations of a covariate with the contrast, and with another one."""
 LEADING: Final = 2
 """Numbers of a row before the design: the fixed factor and the weight of the site."""
 
-_PRIOR_CORRELATION: Final = 0.4
 _PRIOR_VARIANCE: Final = (0.8, 0.4)
 _SMALLEST_VARIANCE: Final = 0.1
 # In units of its noise; below it the contrast cannot be distinguished from a constant.
@@ -137,9 +143,12 @@ class GroupComparisonAnalysis:
         For public groups, the bound on gamma'z; 0 without covariates, by default `LARGEST_ADJUSTMENT`.
     release_variances : bool
         Whether variances are released; if not, they are bounded by 1, according to the public scale.
-    design_share : float
-        Share of the budget for the covariance of the design
-        (:func:`capedjica.algorithms.glm.power.design_share`).
+    design_share, products_part : float
+        Share of the budget for the covariance of the design, and the fraction of it for covariates by group,
+        with public groups (:func:`capedjica.algorithms.glm.power.with_design_shares`).
+    missing : float
+        For public groups, the largest fraction of a group at a site whose rows may be missing without bias
+        (:attr:`imbalance`).
     covariate_effect : float
         Prior of the effects of covariates, in standard deviations.
     correlation : array (d, d), optional
@@ -157,6 +166,8 @@ class GroupComparisonAnalysis:
     largest_adjustment: float | None = None
     release_variances: bool = True
     design_share: float = DESIGN_SHARE
+    products_part: float = PRODUCTS_PART
+    missing: float = 0.0
     covariate_effect: float = COVARIATE_EFFECT
     correlation: FloatArray | None = None
     level: float = 0.95
@@ -258,11 +269,31 @@ class GroupComparisonAnalysis:
         mean = abs(self._group_mean(site))
         return self.weight(site) * (1 + mean if mean < 1 else _NO_CONTRAST)
 
+    @property
+    def imbalance(self) -> float:
+        r"""Largest mean of the fixed factors of a site, if a fraction f of either group is missing.
+
+        The factors of a group of n_1 are :math:`2 \omega n_2 / n`. Without f n_1 of them the others add up to
+        :math:`2 \omega f n_1 n_2 / n`, and n - f n_1 are left.
+        """
+        groups = (self.design.group_sizes or {}).items()
+        return max(
+            2
+            * self.weight(name)
+            * self.missing
+            * one
+            * two
+            / ((one + two) * (one + two - self.missing * most))
+            for name, (one, two) in groups
+            for most in (max(one, two),)
+        )
+
     @cached_property
     def _cross(self) -> CrossMoment:
         if not self.public_groups:
             return CrossMoment(1.0)
-        return CrossMoment(self.adjustment, tuple((name, self.largest_factor(name)) for name in self.sizes))
+        fixed = tuple((name, self.largest_factor(name)) for name in self.sizes)
+        return CrossMoment(self.adjustment, fixed, self.imbalance)
 
     @cached_property
     def effects_query(self) -> Query:
@@ -285,11 +316,11 @@ class GroupComparisonAnalysis:
 
     def stages(self) -> tuple[Stage, ...]:
         """Return the queries, and their shares of the budget."""
-        by_pairs = 1 - PRODUCTS_PART if self.public_groups else 1.0
+        by_pairs = 1 - self.products_part if self.public_groups else 1.0
         asked = {
             VARIANCES_LABEL: lambda: Stage(self._variances_query, share=VARIANCE_SHARE),
             DESIGN_LABEL: lambda: Stage(self._design_query, share=self.design_share * by_pairs),
-            PRODUCTS_LABEL: lambda: Stage(self._products_query, share=self.design_share * PRODUCTS_PART),
+            PRODUCTS_LABEL: lambda: Stage(self._products_query, share=self.design_share * self.products_part),
         }
         before = [asked[kind]() for kind in self._kinds[:-1]]
         return (*before, Stage(self.effects_query, share=1 - math.fsum(stage.share for stage in before)))
@@ -305,7 +336,9 @@ class GroupComparisonAnalysis:
         clip = 2.0 * self._n_paired
         if self.public_groups:
             clip = 2.0 * float(self._design_factors[1:].sum())
-        return Query(DESIGN_LABEL, svec_size(self._n_paired), clip, PSD_SPREAD)
+        # Of one column: a number between 0 and the clip.
+        spread = PSD_SPREAD if self._n_paired > 1 else 1.0
+        return Query(DESIGN_LABEL, svec_size(self._n_paired), clip, spread)
 
     @property
     def _products_query(self) -> Query:
@@ -449,7 +482,8 @@ class GroupComparisonAnalysis:
     @property
     def no_adjustment(self) -> Adjustment:
         """Adjustment of a comparison without covariates."""
-        return Adjustment(np.zeros(self.n_covariates), 1.0, 0.0, 0.0, 0.0)
+        nothing = np.zeros(self.n_covariates)
+        return Adjustment(nothing, 1.0, nothing, 0.0, 0.0)
 
     def _adjusted(self, moments: _DesignMoments, part: float, score: float) -> Adjustment:
         """Return the adjustment by a fraction of gamma; it widens scores by up to ``score``."""
@@ -464,15 +498,23 @@ class GroupComparisonAnalysis:
         return Adjustment(
             own * units,
             width,
-            self._confounding(moments, left) / width**2,
+            self._in_deviations(moments, left) / width**2,
             float(own @ moments.gz) / squares,
             float(own**2 @ moments.gz_error) / squares**2,
         )
 
-    def _confounding(self, moments: _DesignMoments, left: FloatArray) -> float:
-        """Return b^2 for outcomes of variance 1, from the squares of the remaining covariances."""
-        per_covariate = left / moments.variances / self._design_factors[0] ** 2
-        return self.covariate_effect**2 * float(per_covariate.sum())
+    def _in_deviations(self, moments: _DesignMoments, left: FloatArray) -> FloatArray:
+        """Return the squares of remaining covariances, with the covariates in their standard deviations."""
+        squares: FloatArray = left / moments.variances / self._design_factors[0] ** 2
+        return squares
+
+    def confounding(self, adjustment: Adjustment, sampling: float) -> float:
+        """Return b^2 for outcomes of variance 1, or by how much it exceeds what ``sampling`` counts already.
+
+        ``sampling`` is S_hh / M. With public groups it contains what the covariates explain, by (4).
+        """
+        counted = sampling if self.public_groups else 0.0
+        return self.covariate_effect**2 * float(np.maximum(adjustment.left - counted, 0.0).sum())
 
     def _part(self, moments: _DesignMoments, noise: float) -> float:
         """Return the fraction of gamma by which a private contrast is adjusted.
@@ -483,11 +525,12 @@ class GroupComparisonAnalysis:
         """
         square = (self._effects_per_design_noise * noise) ** 2
         deviation = math.sqrt(moments.variance_g) / float(self._design_factors[0])
-        widening = 2 * _PRIOR_CORRELATION * deviation * math.sqrt(self.n_covariates)
+        widening = 2 * PRIOR_CORRELATION * deviation * math.sqrt(self.n_covariates)
 
         def risk(part: float) -> float:
             left = moments.left(part, moments.prior_gz)
-            return square * (1 + part * widening) ** 2 + self._confounding(moments, left)
+            remaining = float(self._in_deviations(moments, left).sum())
+            return square * (1 + part * widening) ** 2 + self.covariate_effect**2 * remaining
 
         return min((tenth / 10 for tenth in range(11)), key=risk)
 
@@ -508,11 +551,12 @@ class GroupComparisonAnalysis:
     ) -> Findings:
         q, q_noise, square = self._denominator(mean, noise, variances.complete, adjustment)
         estimable = q > _LEAST_Q * q_noise and q > 0
+        remaining = self.confounding(adjustment, square / n_people)
         sampling = variances.values * square / n_people
-        confounding = adjustment.confounding * variances.values
+        confounding = remaining * variances.values
         null = sampling + noise**2 + confounding
         moments = mean[: self.size]
-        doubt = (variances.uncertainty * (square / n_people + adjustment.confounding) ** 2) / null**2
+        doubt = (variances.uncertainty * (square / n_people + remaining) ** 2) / null**2
         degrees = np.clip(2 / np.maximum(doubt, 1e-12), 3.0, 1e6) if self.release_variances else np.inf
         with np.errstate(divide="ignore", invalid="ignore"):
             effects = np.where(estimable, moments / q, np.nan)
@@ -607,18 +651,18 @@ class _DesignMoments:
         kept = spread**2 / (spread**2 + zz_noise**2)
         variances = np.maximum(prior + kept * (np.diag(zz) - prior), _SMALLEST_VARIANCE)
         deviations = np.sqrt(variances)
-        prior_zz = _PRIOR_CORRELATION * np.outer(deviations, deviations)
+        prior_zz = PRIOR_CORRELATION * np.outer(deviations, deviations)
         own_zz, zz_error = _posterior(zz, prior_zz, zz_noise / math.sqrt(2))
         np.fill_diagonal(own_zz, variances)
         np.fill_diagonal(zz_error, kept * zz_noise**2)
-        prior_gz = _PRIOR_CORRELATION * math.sqrt(variance_g) * deviations
+        prior_gz = PRIOR_CORRELATION * math.sqrt(variance_g) * deviations
         own_gz, gz_error = _posterior(gz, prior_gz, gz_noise)
         return cls(variance_g, variances, _positive(own_zz), zz_error, own_gz, gz_error, gz, gz_noise)
 
     @property
     def prior_gz(self) -> FloatArray:
         """Prior standard deviations of the covariances of the contrast."""
-        deviations: FloatArray = _PRIOR_CORRELATION * np.sqrt(self.variance_g * self.variances)
+        deviations: FloatArray = PRIOR_CORRELATION * np.sqrt(self.variance_g * self.variances)
         return deviations
 
     @property
@@ -649,11 +693,14 @@ class _DesignMoments:
 
 @dataclass(frozen=True, eq=False)
 class Adjustment:
-    """gamma and w; b^2 for outcomes of variance 1; the variance of g explained by z, and its precision."""
+    """gamma and w; what remains of covariances; the variance of g explained by z, and its precision.
+
+    ``left`` are the squares of the covariances of h and z, with z in units of its standard deviation.
+    """
 
     gamma: FloatArray
     width: float
-    confounding: float
+    left: FloatArray
     explained: float
     explained_variance: float
 

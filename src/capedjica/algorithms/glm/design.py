@@ -1,9 +1,10 @@
 r"""Design of a group comparison: public columns, and the encoding of values as numbers in [-1, 1].
 
-A number x in a public range [l, h] becomes :math:`2 (x - l) / (h - l) - 1`, clipped to [-1, 1]. A category
-with L public levels becomes L - 1 numbers, 1 for the level and -1 for all others; the first level, the
-reference, has no number. Two levels are thus -1 and 1. A missing value or an undeclared level becomes NaN,
-and a subject with any NaN contributes zero to every release.
+A number x in a public range [l, h] is clipped to it and becomes :math:`(x - c) / \max(h - c, c - l)`, with a
+public centre c, by default the middle of the range. A category with L public levels becomes L - 1 numbers, 1
+for the level and -1 for all others; the first level, the reference, has no number. Two levels are thus -1 and
+1. A missing value or an undeclared level becomes NaN, and a subject with any NaN contributes nothing to any
+release.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ class Column:
         Kind of values.
     low, high : float
         Range of a number; values outside are clipped to it.
+    center : float, optional
+        Typical value of a number, which is encoded as 0; by default the middle of the range.
     levels : tuple of str
         Levels of a category, compared as strings; the first is the reference.
     """
@@ -43,6 +46,7 @@ class Column:
     low: float = -1.0
     high: float = 1.0
     levels: tuple[str, ...] = ()
+    center: float | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in ("number", "category"):
@@ -54,10 +58,15 @@ class Column:
             raise InputError(
                 f"column {self.name!r} must have a finite range with low < high, got {self.low}, {self.high}"
             )
+        elif not self.low <= self.middle <= self.high:
+            raise InputError(
+                f"the centre of column {self.name!r} must be between {self.low:g} and {self.high:g}, "
+                f"got {self.center}"
+            )
 
     @classmethod
     def of(cls, name: str, bounds: Any) -> Column:
-        """Return a column from its range (two numbers) or its levels (strings), as given by the user."""
+        """Return a column as given by the user: (low, high), (low, high, centre), or levels (strings)."""
         try:
             values = list(bounds)
         except TypeError:
@@ -65,11 +74,13 @@ class Column:
         numbers = [
             value for value in values if isinstance(value, int | float) and not isinstance(value, bool)
         ]
-        if len(values) == 2 and len(numbers) == 2:
-            return cls(name, "number", float(values[0]), float(values[1]))
+        if len(values) in (2, 3) and len(numbers) == len(values):
+            low, high, *center = map(float, values)
+            return cls(name, "number", low, high, center=center[0] if center else None)
         if isinstance(bounds, str | bytes) or len(values) < 2 or numbers:
             raise InputError(
-                f"bounds of column {name!r} must be a range (two numbers) or levels (strings), got {bounds!r}"
+                f"bounds of column {name!r} must be a range (two numbers, and a centre if it is not in the "
+                f"middle) or levels (strings), got {bounds!r}"
             )
         return cls(name, "category", levels=tuple(map(_text, values)))
 
@@ -84,9 +95,14 @@ class Column:
         return (self.name,) if self.size == 1 else tuple(f"{self.name}={level}" for level in self.levels[1:])
 
     @property
+    def middle(self) -> float:
+        """Value of a number that is encoded as 0."""
+        return (self.low + self.high) / 2 if self.center is None else self.center
+
+    @property
     def unit(self) -> float:
         """One unit of the column in encoded values; two levels are coded as -1 and 1."""
-        return 2 / (self.high - self.low) if self.kind == "number" else 1.0
+        return 1 / max(self.high - self.middle, self.middle - self.low) if self.kind == "number" else 1.0
 
     def encode(self, value: Any) -> FloatArray:
         """Return the encoded values in [-1, 1]; NaN for a missing or undeclared value."""
@@ -99,7 +115,9 @@ class Column:
             number = float(value)
         except (TypeError, ValueError, OverflowError):
             return np.array([np.nan])
-        return np.clip([2 * (number - self.low) / (self.high - self.low) - 1], -1.0, 1.0)
+        inside = np.clip(np.array([number]), self.low, self.high)
+        encoded: FloatArray = np.clip((inside - self.middle) * self.unit, -1.0, 1.0)
+        return encoded
 
     def check(self, value: Any, where: str) -> None:
         """Reject an undeclared level or text, at a site and before any budget is spent."""

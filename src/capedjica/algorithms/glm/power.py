@@ -17,9 +17,10 @@ from typing import Final, Protocol
 import numpy as np
 import scipy
 
-from capedjica.algorithms.glm.analysis import Adjustment, GroupComparisonAnalysis
+from capedjica.algorithms.glm.analysis import PRIOR_CORRELATION, Adjustment, GroupComparisonAnalysis
 
 _DESIGN_SHARES: Final = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3)
+_PRODUCTS_PARTS: Final = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
 
 
 class Noise(Protocol):
@@ -76,8 +77,9 @@ def standard_error(
     else:
         q = (group_variance - adjustment.explained) / adjustment.width
         square = q / adjustment.width
-    sampling = variance * square / sum(analysis.sizes.values())
-    return math.sqrt(sampling + _effects_noise(analysis, terms) ** 2 + adjustment.confounding * variance) / q
+    sampling = square / sum(analysis.sizes.values())
+    remaining = analysis.confounding(adjustment, sampling)
+    return math.sqrt(variance * (sampling + remaining) + _effects_noise(analysis, terms) ** 2) / q
 
 
 def _effects_noise(analysis: GroupComparisonAnalysis, terms: Noise) -> float:
@@ -147,18 +149,29 @@ def variances_are_worth_releasing(analysis: GroupComparisonAnalysis, terms: Nois
     return noise / math.sqrt(analysis.size) < 0.25 * expected
 
 
-def design_share(analysis: GroupComparisonAnalysis, terms: Noise) -> float:
-    """Return the share for the covariance of the design that minimises the expected standard error.
+def with_design_shares(analysis: GroupComparisonAnalysis, terms: Noise) -> GroupComparisonAnalysis:
+    """Return the comparison with the shares for the design that minimise the expected standard error.
 
-    A larger share reduces the confounding that remains, and increases the noise on the effects.
+    A larger share reduces the confounding that remains, and increases the noise on the effects. With public
+    groups the variance that the contrast shares with the covariates is that of the prior: what remains then
+    depends on the noise on S_zz, too.
     """
     if not analysis.n_covariates or terms.mechanism == "none":
-        return analysis.design_share
-    return min(_DESIGN_SHARES, key=lambda share: standard_error(replace(analysis, design_share=share), terms))
+        return analysis
+    parts: Sequence[float] = (analysis.products_part,)
+    correlation = 0.0
+    if analysis.public_groups:
+        parts, correlation = _PRODUCTS_PARTS, PRIOR_CORRELATION / math.sqrt(analysis.n_covariates)
+    choices = [
+        replace(analysis, design_share=share, products_part=part)
+        for share in _DESIGN_SHARES
+        for part in parts
+    ]
+    return min(choices, key=lambda choice: standard_error(choice, terms, correlation=correlation))
 
 
 def tuned(analysis: GroupComparisonAnalysis, terms: Noise) -> GroupComparisonAnalysis:
     """Return the comparison with weights, releases and shares chosen from public quantities."""
     weighted = replace(analysis, weights=site_weights(analysis, terms))
     chosen = replace(weighted, release_variances=variances_are_worth_releasing(weighted, terms))
-    return replace(chosen, design_share=design_share(chosen, terms))
+    return with_design_shares(chosen, terms)

@@ -145,16 +145,16 @@ def _cross_moment(
     r"""Return the cross-moment (1) of :class:`capedjica.mechanisms.contract.CrossMoment` on the grid.
 
     Factors, scores and vectors are truncated to integers K, T and Y on coarser grids, each within its bound.
-    For these,
+    For the n valid rows, with R the bound r on the grid,
 
-    .. math:: M A = M \sum_i (K_i + T_i) Y_i - \sum_i T_i \sum_i Y_i
+    .. math:: n A = n \sum_i (K_i + T_i) Y_i
+              - \bigl(\sum_i T_i + \min(nR, \max(-nR, \sum_i K_i))\bigr) \sum_i Y_i
 
     is exact and rounded once, at the end: the sensitivity (2) of that class holds as for real numbers, and
-    the rounding of two such vectors adds at most sqrt(d). M is the number enrolled, including missing
-    subjects.
+    the rounding of two such vectors adds at most sqrt(d).
     """
     size, seen, sound = plan.query.size, 0, 0
-    products, sum_y, sum_t = [0] * size, [0] * size, 0
+    products, sum_y, sum_t, sum_k = [0] * size, [0] * size, 0, 0
     grid = _CrossGrid(plan.query.clip, cross, site)
     for batch in subject_batches(vectors, plan.query.row_size):
         usable = batch[: enrolled - seen]
@@ -163,13 +163,16 @@ def _cross_moment(
             k, t, y = grid.integers(usable[start : start + _ROWS_AT_A_TIME])
             products = [one + int(more) for one, more in zip(products, (k + t) @ y, strict=True)]
             sum_y = [one + int(more) for one, more in zip(sum_y, y.sum(axis=0), strict=True)]
-            sum_t += int(t.sum())
+            sum_t, sum_k = sum_t + int(t.sum()), sum_k + int(k.sum())
             sound += len(t)
         if seen == enrolled:
             break
-    unit = grid.unit * Fraction(plan.scale[site]) / (Fraction(plan.step) * enrolled)
+    n_valid, largest = max(sound, 1), sound * grid.largest_imbalance
+    # defence: cross-moment-bounds-the-imbalance
+    centre = sum_t + min(largest, max(-largest, sum_k))
+    unit = grid.unit * Fraction(plan.scale[site]) / (Fraction(plan.step) * n_valid)
     moments = (
-        round((enrolled * product - sum_t * y) * unit) for product, y in zip(products, sum_y, strict=True)
+        round((n_valid * product - centre * y) * unit) for product, y in zip(products, sum_y, strict=True)
     )
     return np.array(list(moments), dtype=np.int64), enrolled - sound
 
@@ -185,6 +188,7 @@ class _CrossGrid:
         self.factor_step = 2.0 ** (math.ceil(math.log2(fixed + cross.score)) - _FACTOR_BITS)
         self.largest_fixed = math.floor(fixed / self.factor_step)
         self.largest_score = math.floor(cross.score / self.factor_step)
+        self.largest_imbalance = math.floor(cross.imbalance / self.factor_step)
 
     @property
     def unit(self) -> Fraction:

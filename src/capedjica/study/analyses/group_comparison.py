@@ -40,6 +40,7 @@ from capedjica.tools.text import counted
 ColumnName = Annotated[str, msgspec.Meta(min_length=1, max_length=80)]
 Level = Annotated[str, msgspec.Meta(min_length=1, max_length=80)]
 Size = Annotated[int, msgspec.Meta(ge=0)]
+Missing = Annotated[float, msgspec.Meta(ge=0, le=0.5)]
 Origin = Literal["theory", "public-cohort", "earlier-study"]
 _ORIGINS: Final = {
     "theory": "from theory, given the length of scans",
@@ -52,7 +53,7 @@ _LEVEL: Final = 0.05
 _GROUPS: Final = 0.9
 _EVENLY: Final = 1 / 3
 _MISSING: Final = (
-    "A participant who lacks one of these values, or whose scan is unusable, counts as the zero vector; the "
+    "A participant who lacks one of these values, or whose scan is unusable, contributes nothing; the stated "
     "number of participants does not change."
 )
 
@@ -98,18 +99,24 @@ class ColumnTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_on
         Name of the column.
     range : pair of float
         Lowest and highest value of a number; values outside are clipped.
+    center : float
+        Typical value of a number, if it is not the middle of the range.
     levels : list of str
         Levels of a category.
     """
 
     name: ColumnName
     range: tuple[Number, Number] | None = None
+    center: Number | None = None
     levels: tuple[Level, ...] = ()
 
     def problems(self) -> Iterator[str]:
         """Yield the problems of the column."""
         if (self.range is None) == (not self.levels):
             yield f"column {self.name!r} must have either a range (number) or levels (category)"
+            return
+        if self.range is None and self.center is not None:
+            yield f"column {self.name!r} has levels, so it must have no center"
             return
         try:
             self.column()
@@ -118,14 +125,17 @@ class ColumnTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_on
 
     def column(self) -> Column:
         """Return the column as part of a design."""
-        return Column.of(self.name, self.levels if self.range is None else self.range)
+        if self.range is None:
+            return Column.of(self.name, self.levels)
+        return Column(self.name, "number", self.range[0], self.range[1], center=self.center)
 
     @property
     def words(self) -> str:
         """Name and allowed values of the column."""
         if self.range is None:
             return f"{self.name} ({' or '.join(self.levels)})"
-        return f"{self.name} ({self.range[0]:g} to {self.range[1]:g})"
+        typical = "" if self.center is None else f", typically {self.center:g}"
+        return f"{self.name} ({self.range[0]:g} to {self.range[1]:g}{typical})"
 
 
 class GroupSizes(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -151,6 +161,7 @@ class GroupComparisonTable(RowsTable, frozen=True, kw_only=True):
     columns: tuple[ColumnTable, ...]
     mode: Literal["private", "public-groups"] = "private"
     group_sizes: tuple[GroupSizes, ...] = ()
+    missing: Missing = 0.0
     motion: bool = False
     motion_limit: Positive = 0.5
     clip: Positive | None = None
@@ -167,10 +178,13 @@ class GroupComparisonTable(RowsTable, frozen=True, kw_only=True):
         **RowsTable.comments,
         "contrast": "Column of interest: two levels, or a number.",
         "columns": "Columns of participants.tsv: numbers with a public range, to which values are clipped, "
-        "or categories with their public levels.",
+        "or categories with their public levels. A number whose typical value is not in the middle of its "
+        "range should have it as center.",
         "mode": '"private": nothing about a participant is public. "public-groups": the number of '
         "participants of each site in each group is public, and who is in which group is NOT protected.",
         "group_sizes": "Number of participants of each site in each level of the contrast, in that order.",
+        "missing": "With public groups: largest fraction of a group at a site whose values may be missing "
+        "without bias; more noise is added for it.",
         "motion": "Whether to adjust for mean framewise displacement, read from the confounds tables.",
         "motion_limit": "Upper end of its public range in mm; the lower end is 0.",
         "clip": "Norm to which the standardised outcomes of a participant are clipped; by default "
@@ -241,8 +255,12 @@ class GroupComparisonTable(RowsTable, frozen=True, kw_only=True):
 
     def _group_problems(self, setting: Setting) -> list[str]:
         if self.mode == "private":
-            given = bool(self.group_sizes)
-            return ["analysis.group_sizes is only allowed for mode 'public-groups'; remove it"] * given
+            given = {"group_sizes": self.group_sizes, "missing": self.missing}
+            return [
+                f"analysis.{name} is only allowed for mode 'public-groups'; remove it"
+                for name, value in given.items()
+                if value
+            ]
         if self.contrast in self.participant_columns and not self._contrast.levels:
             return [f"analysis.mode 'public-groups' requires two groups, but {self.contrast!r} is a number"]
         sizes = {one.site: sum(one.sizes) for one in self.group_sizes}
@@ -278,7 +296,7 @@ class GroupComparisonTable(RowsTable, frozen=True, kw_only=True):
         for column in self.design.columns:
             value = covariates.get(column.name)
             if is_missing(value):
-                yield f"no {column.name}", "a value; without it, they count as the zero vector", False
+                yield f"no {column.name}", "a value; without it, they contribute nothing", False
             elif not np.isfinite(column.encode(value)).all():
                 declared = " or ".join(column.levels) or "a number"
                 yield f"{column.name} {str(value)[:40]!r}", f"{declared}, as declared in the study", True
@@ -407,6 +425,7 @@ class GroupComparisonTable(RowsTable, frozen=True, kw_only=True):
             dict(setting.sites),
             standard.clip,
             self.vector_names(setting),
+            missing=self.missing,
         )
         return tuned(plain, noise)
 
