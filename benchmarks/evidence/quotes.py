@@ -35,7 +35,7 @@ class Quote(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     figure, column : str
         Where the numbers come from.
     rows : list of dict
-        For each number, what the rows have in which columns.
+        For each number, what the rows have in which columns; also ``column`` and ``shown`` of it alone.
     common : dict
         What the rows of all of them have.
     shown : str
@@ -56,10 +56,12 @@ class Quote(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return [self._number(table, {**self.common, **own}) for own in self.rows]
 
     def _number(self, table: Sequence[Mapping[str, str]], wanted: Mapping[str, str]) -> str:
-        found = [float(row[self.column]) for row in table if wanted.items() <= row.items()]
+        wanted = {"column": self.column, "shown": self.shown, **wanted}
+        column, shown = wanted.pop("column"), wanted.pop("shown")
+        found = [float(row[column]) for row in table if wanted.items() <= row.items()]
         if not found:
             raise LookupError(f"{self.figure} has no row with {wanted}, quoted in {self.page}: {self.says}")
-        return format(fmean(found), self.shown)
+        return format(fmean(found), shown)
 
     def filled(self, text: str) -> str:
         """Return a page with the numbers of this quote as they are in the figure."""

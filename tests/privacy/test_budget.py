@@ -367,7 +367,8 @@ def spend(path, barrier, results):
 
 def test_processes_share_a_ledger(tmp_path):
     """Four processes, which also race to make it, get as many calls together as one would."""
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
     barrier, results = context.Barrier(4), context.Queue()
     workers = [context.Process(target=spend, args=(tmp_path / "b", barrier, results)) for _ in range(4)]
     for worker in workers:

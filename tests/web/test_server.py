@@ -25,7 +25,7 @@ def started(*arguments):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # Tests that nohup started would hand on that this signal is ignored.
+        # Not ignored, as it is below `nohup`.
         preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
     )
     try:

@@ -23,7 +23,6 @@ import psutil
 
 from capedjica.errors import InputError
 from capedjica.flare.launch import FINAL_CODE, program_input
-from capedjica.flare.workspace import hand_over
 from capedjica.tools.atomic_files import write_private
 from capedjica.tools.confinement.calls import prctl
 from capedjica.tools.confinement.carrier import Confinement
@@ -57,6 +56,9 @@ def confined(
     socket: Path,
 ) -> Program:
     """Return a program that is confined before it starts, and give it ownership of its folder."""
+    # On use: a supervisor, which never gets here, would load all that a kit is checked with.
+    from capedjica.flare.workspace import hand_over
+
     hand_over(folder, confinement)
     launcher = (sys.executable, "-P", "-m", "capedjica.flare.launch", str(folder))
     return Program(name, launcher, str(folder), program_input(confinement, folder, command, secrets, socket))

@@ -18,7 +18,7 @@ from capedjica.site.flare.kits import installed
 from capedjica.site.home import SiteHome
 from capedjica.site.ledger_view import row
 from capedjica.site.participants.enrolment import read_enrolment
-from capedjica.site.results.page import REPORT
+from capedjica.site.results.individual import REPORT
 from capedjica.study.study_file import Study
 
 

@@ -33,8 +33,7 @@ from capedjica.site.idle import is_resting
 from capedjica.site.participants.approved_scans import forget_person
 from capedjica.site.participants.cohort import find
 from capedjica.site.participants.enrolment import Enrolment, read_enrolment, write_enrolment
-from capedjica.site.results.individual import person_label
-from capedjica.site.results.page import REPORT
+from capedjica.site.results.individual import REPORT, person_label
 from capedjica.study.study_file import Study
 from capedjica.tools.text import printable
 

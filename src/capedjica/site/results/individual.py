@@ -52,6 +52,8 @@ from capedjica.tools.arrays import FloatArray, Scan, read_matrix
 from capedjica.tools.atomic_files import write_whole, writing
 
 SCANS: Final = "scans"
+# The page of a study, in its folder; here, since those who only delete it need nothing that draws.
+REPORT: Final = "report.html"
 _README: Final = """\
 # Individual results: they must not leave this site
 

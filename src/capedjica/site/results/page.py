@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 from urllib.parse import quote
 
 import numpy as np
@@ -16,11 +16,9 @@ from capedjica.report.derivatives import read_table
 from capedjica.report.local import PersonResults, Spectrum, local_page
 from capedjica.report.page import write_page
 from capedjica.site.home import SiteHome
-from capedjica.site.results.individual import reliability_of, unmixing_of, write_local_results
+from capedjica.site.results.individual import REPORT, reliability_of, unmixing_of, write_local_results
 from capedjica.study.study_file import Study
 from capedjica.tools.arrays import FloatArray
-
-REPORT: Final = "report.html"
 
 
 def write_local_report(run: Path, home: SiteHome, tick: Callable[[], None] = lambda: None) -> Path:
