@@ -31,7 +31,7 @@ from capedjica.data.layouts import find_people
 from capedjica.data.participants import People
 
 SHAPE: Final = (61, 73, 61)
-N_PEOPLE, N_VOLUMES = 16, 150
+N_PEOPLE, N_VOLUMES = 8, 150
 COMPONENTS: Final = 20
 BLOCK: Final = 10  # voxels along the side of a region
 TABLES: Final = {
@@ -67,8 +67,7 @@ def run(console: Console) -> Section:
         rows,
         (
             "16-bit integers; detrended and standardised; files were read before, and the system keeps them.",
-            f"Ours: {cores} threads of one process. Peer: joblib with {cores} processes, started before; their "
-            "series are not passed on.",
+            f"Ours: {cores} threads. Peer: {cores} processes, started before, which pass nothing on.",
             "Memory: largest resident memory of each process, added; uncompressed images.",
         ),
     )
