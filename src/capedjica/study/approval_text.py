@@ -56,8 +56,8 @@ _NOT_ENFORCED: Final = (
 )
 _GREETINGS: Final = (
     "At any time, the aggregator may ask a site for its status. The site then sends that it is online, how "
-    "much of this study's budget it has spent, and a signed checksum of its ledger (its record of everything "
-    "that ever left the site); or why it refuses, in words that do not depend on any participant's data."
+    "much of this study's budget it has spent, and a signed checksum of its ledger (its record of every "
+    "release); or why it refuses, in words that do not depend on any participant's data."
 )
 
 
