@@ -1065,6 +1065,12 @@ DEFENCES = (
         },
     ),
     Defence(
+        "bounded imbalance of a cross-moment",
+        "a person whose row goes missing moves a cross-moment no further than its sensitivity",
+        "test_a_missing_neighbour_moves_fixed_factors_no_further_than_declared",
+        {"cross-moment-bounds-the-imbalance": "centre = sum_t + sum_k"},
+    ),
+    Defence(
         "one row of a design fails alone",
         "a person whose row cannot be read contributes zero, and changes nobody else's part",
         "test_a_row_that_cannot_be_read_changes_nobody_elses",

@@ -35,7 +35,8 @@ def plan_for(cross, size=3, clip=1.5):
 
 PRIVATE = CrossMoment(0.75)
 GROUPS = CrossMoment(0.25, (("north", 1.25), ("south", 0.5), ("west", 1.0)))
-PLANS = {"private": plan_for(PRIVATE), "groups": plan_for(GROUPS)}
+MISSING = replace(GROUPS, imbalance=0.125)
+PLANS = {"private": plan_for(PRIVATE), "groups": plan_for(GROUPS), "missing": plan_for(MISSING)}
 
 
 def moment(rows, plan, site="north", enrolled=6):
@@ -48,10 +49,11 @@ def by_definition(rows, cross, clip, site):
     k = np.clip(k, -cross.largest_fixed(site), cross.largest_fixed(site))
     t = np.clip(t, -cross.score, cross.score)
     y = y * np.minimum(1, clip / np.linalg.norm(y, axis=1, keepdims=True))
-    return (k + t - t.mean()) @ y
+    centre = np.clip(k.mean(), -cross.imbalance, cross.imbalance)
+    return (k - centre + t - t.mean()) @ y
 
 
-@pytest.mark.parametrize("cross", [PRIVATE, GROUPS])
+@pytest.mark.parametrize("cross", [PRIVATE, GROUPS, MISSING])
 def test_without_noise_the_mean_is_that_of_the_definition(cross):
     chance = np.random.default_rng(1)
     rows = {name: chance.standard_normal((n, 5)) for name, n in SIZES.items()}
@@ -118,16 +120,46 @@ def test_worst_neighbours_of_fixed_factors_meet_the_bound():
     assert 0.7 * sensitivity < here - there <= sensitivity
 
 
-def test_missing_and_broken_subjects_are_zeros_that_count():
+def test_missing_and_broken_subjects_are_left_out():
     chance = np.random.default_rng(4)
     rows = np.column_stack([np.zeros(4), chance.uniform(-0.7, 0.7, 4), chance.uniform(-0.3, 0.3, (4, 3))])
-    zeros = np.vstack([rows, np.zeros((2, 5))])
     broken = np.vstack([rows, [[0, 0.5, np.nan, 0, 0], [0, np.inf, 0.1, 0, 0]]])
-    expected, _ = sum_subjects(lambda: [zeros], PLANS["private"], "north", 6)
+    plan = PLANS["private"]
     for given_rows in (rows, broken):
-        total, n_zero = sum_subjects(lambda own=given_rows: [own], PLANS["private"], "north", 6)
-        assert (total == expected).all()
+        total, n_zero = sum_subjects(lambda own=given_rows: [own], plan, "north", 6)
+        assert total * plan.step == pytest.approx(by_definition(rows, PRIVATE, 1.5, "north"), abs=1e-5)
         assert n_zero == 2
+    assert not moment(np.full((6, 5), np.nan), plan).any()
+
+
+def test_what_a_site_has_in_common_vanishes_though_rows_are_missing():
+    """Scores: always. Fixed factors: if their mean is within the agreed imbalance, else in part."""
+    chance = np.random.default_rng(6)
+    rows = np.column_stack(
+        [[-1, 0.5, 0.5, -1, 0.5, 0.5], chance.uniform(-0.2, 0.2, 6), chance.uniform(-0.3, 0.3, (6, 3))]
+    )
+    moved = rows + np.array([0, 0, 0.2, -0.3, 0.1])
+
+    def shift(mode, without):
+        return np.delete(moved, without, axis=0), np.delete(rows, without, axis=0), PLANS[mode]
+
+    for mode, without in (("missing", [1]), ("missing", [0, 1, 2]), ("private", [0, 3])):
+        here, there, plan = shift(mode, without)
+        assert moment(here, plan) == pytest.approx(moment(there, plan), abs=1e-5)
+    left = []
+    for mode in ("groups", "missing"):
+        here, there, plan = shift(mode, [0])
+        left.append(np.linalg.norm(moment(here, plan) - moment(there, plan)))
+    assert 0.1 < left[1] < left[0]
+
+
+def test_a_missing_neighbour_moves_fixed_factors_no_further_than_declared():
+    """All others have the opposite factor and vector; their mean factor is far beyond the imbalance."""
+    plan = plan_for(MISSING, size=1)
+    for k, score in ((1.25, 0.25), (1.25, -0.25), (-1.25, 0.25)):
+        rest = np.array([(-k, -score, -1.5)] * 5)
+        here, there = moment(np.vstack([(k, score, 1.5), rest]), plan), moment(rest, plan)
+        assert abs(here - there)[0] <= plan.query.sensitivity("north")
 
 
 def test_batches_do_not_matter():
@@ -153,8 +185,8 @@ def test_contracts_are_bound_to_the_cross_moment():
     def with_cross(cross):
         return replace(contract, stages=(Stage(Query("effects", 3, 1.5, cross=cross)),)).hash
 
-    hashes = {with_cross(None), with_cross(PRIVATE), with_cross(CrossMoment(0.8)), with_cross(GROUPS)}
-    assert len(hashes) == 4
+    crosses = (None, PRIVATE, CrossMoment(0.8), GROUPS, MISSING)
+    assert len({with_cross(cross) for cross in crosses}) == 5
 
 
 @pytest.mark.parametrize(
@@ -162,7 +194,8 @@ def test_contracts_are_bound_to_the_cross_moment():
     [
         (lambda: CrossMoment(0.0), "needs scores or fixed factors"),
         (lambda: CrossMoment(-1.0), "score must be at least 0"),
-        (lambda: CrossMoment(math.inf), "must be finite"),
+        (lambda: CrossMoment(math.inf), "score must be finite"),
+        (lambda: CrossMoment(1.0, imbalance=math.inf), "imbalance must be finite"),
         (lambda: CrossMoment(1.0, (("north", 0.0),)), "fixed factor of site north"),
         (
             lambda: plan_for(CrossMoment(1.0, (("east", 1.0),))),

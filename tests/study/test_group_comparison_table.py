@@ -104,7 +104,7 @@ def test_a_data_manager_reads_whether_groups_are_protected():
     assert "WHO IS IN WHICH GROUP IS NOT PROTECTED" in said(public)
     assert "not protected" in " ".join(public.not_covered)
     assert "age (18 to 80)" in said(study())
-    assert "counts as the zero vector" in said(study())
+    assert "contributes nothing" in said(study())
 
 
 def test_what_is_exploratory_is_said_and_agreed_on():

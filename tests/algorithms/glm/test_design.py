@@ -53,6 +53,15 @@ def test_missing_values_pass_the_check_and_undeclared_ones_do_not():
         design.check({"group": "control"}, "north")
 
 
+def test_a_number_may_have_its_own_centre():
+    column = Column.of("age", (18, 90, 30))
+    encoded = [float(column.encode(age)[0]) for age in (10, 18, 30, 60, 90, 200)]
+    assert encoded == pytest.approx([-0.2, -0.2, 0, 0.5, 1, 1])
+    assert column.unit == pytest.approx(1 / 60)
+    plain = Column.of("age", (18, 90))
+    assert [float(plain.encode(age)[0]) for age in (18, 54, 90)] == pytest.approx([-1, 0, 1])
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [

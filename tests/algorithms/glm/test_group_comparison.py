@@ -163,6 +163,73 @@ def test_missing_people_do_not_bias_errors_or_effects():
         assert found.standard_errors == pytest.approx(1 / np.sqrt(1620 * 0.84), rel=0.12)
 
 
+def far_from_their_centre_with_patients_missing(chance):
+    """Outcomes with a mean of 0.5 at every site and no effect; 15% of the patients have no age."""
+    designs, outcomes = simulate(chance, dict.fromkeys(SIZES, 600), correlation=0.0, site=0.0)
+    for name, design in designs.items():
+        design[(design[:, 0] > 0) & (chance.random(600) < 0.15), 1] = np.nan
+        outcomes[name] += 0.5
+    return designs, outcomes
+
+
+@pytest.mark.parametrize(("mode", "missing"), [("private", 0.0), ("public-groups", 0.2)])
+def test_missing_patients_do_not_bring_the_mean_outcome_into_effects(mode, missing):
+    """Of 20 effects without noise, the mean: it was 0.04 and more when missing rows counted as zeros."""
+    chance, effects = np.random.default_rng(14), []
+    for _ in range(5):
+        designs, outcomes = far_from_their_centre_with_patients_missing(chance)
+        analysis = analysis_of(designs, mode=mode, clip=100.0, missing=missing)
+        found = analysis.estimate(study_of(analysis, designs, outcomes, mechanism="none"))
+        effects.extend(found.effects)
+    # The standard error of one is 0.025, and outcomes are independent: five errors.
+    assert abs(np.mean(effects)) < 5 * 0.025 / np.sqrt(20)
+
+
+def test_public_groups_whose_rows_may_be_missing_cost_noise_for_the_imbalance():
+    designs, _ = simulate(np.random.default_rng(15))
+    plain, careful = (analysis_of(designs, mode="public-groups", missing=part) for part in (0.0, 0.2))
+    assert plain.imbalance == 0
+    # Half of the people are in a group; a fifth of it is missing.
+    assert careful.imbalance == pytest.approx(0.2 / 2 / (1 - 0.2 / 2), rel=0.05)
+    ratio = careful.effects_query.sensitivity() / plain.effects_query.sensitivity()
+    largest = max(plain.largest_factor(name) for name in SIZES)
+    assert ratio == pytest.approx(1 + careful.imbalance / (largest + 2))
+
+
+def test_stated_variances_are_the_largest_of_those_that_covariates_may_leave():
+    """(4): linear in what covariates explain, so the larger of its ends; private groups count both."""
+    analysis = analysis_of(simulate(np.random.default_rng(16))[0], mode="public-groups")
+    adjustment = replace(analysis.no_adjustment, left=np.array([0.05]))
+    for sampling in (0.01, 0.05, 0.2):
+        ends = [sampling, (1 - 0.3**2) * sampling + 0.3**2 * 0.05]
+        assert sampling + analysis.confounding(adjustment, sampling) == pytest.approx(max(ends))
+    private = analysis_of(simulate(np.random.default_rng(16))[0])
+    assert private.confounding(adjustment, 0.2) == pytest.approx(0.3**2 * 0.05)
+
+
+def test_a_covariate_at_one_end_of_its_range_is_adjusted_for_by_its_centre():
+    """Ages around 22 in a range to 60: scores are clipped unless the typical age is said."""
+    chance, n, left = np.random.default_rng(17), 4000, []
+    groups = dict.fromkeys(SIZES, (n // 2, n // 2))
+    for center in (None, 22.0):
+        column = Column("age", low=10, high=60, center=center)
+        design = Design(GROUP, (column,), "public-groups", groups)
+        designs, outcomes = {}, {}
+        for name in groups:
+            group = np.repeat([-1.0, 1.0], n // 2)
+            age = 22 + 8 * (0.4 * group + np.sqrt(0.84) * chance.standard_normal(n))
+            designs[name] = np.column_stack([group, [column.encode(one)[0] for one in age]])
+            outcomes[name] = (age[:, None] - 22) / 16
+        analysis = GroupComparisonAnalysis(
+            design, (1.0,), dict.fromkeys(groups, n), clip=100.0, largest_adjustment=0.8
+        )
+        found = analysis.estimate(study_of(analysis, designs, outcomes, mechanism="none"))
+        left.append(abs(found.effects[0]))
+    # Unadjusted it is 0.2.
+    assert left[0] > 0.05
+    assert left[1] < 0.03
+
+
 def test_a_row_that_cannot_be_read_changes_nobody_elses():
     designs, outcomes = simulate(np.random.default_rng(13))
     analysis = analysis_of(designs)

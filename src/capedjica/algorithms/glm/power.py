@@ -153,15 +153,17 @@ def with_design_shares(analysis: GroupComparisonAnalysis, terms: Noise) -> Group
     """Return the comparison with the shares for the design that minimise the expected standard error.
 
     A larger share reduces the confounding that remains, and increases the noise on the effects. With public
-    groups the variance that the contrast shares with the covariates is that of the prior: what remains then
-    depends on the noise on S_zz, too.
+    groups the covariates explain as much of the contrast as the prior or the bound on scores allows: what
+    remains then depends on the noise on S_zz, too.
     """
     if not analysis.n_covariates or terms.mechanism == "none":
         return analysis
     parts: Sequence[float] = (analysis.products_part,)
     correlation = 0.0
     if analysis.public_groups:
-        parts, correlation = _PRODUCTS_PARTS, PRIOR_CORRELATION / math.sqrt(analysis.n_covariates)
+        # Scores are bounded by two standard deviations of what covariates explain.
+        explained = min(PRIOR_CORRELATION, analysis.adjustment / 2)
+        parts, correlation = _PRODUCTS_PARTS, explained / math.sqrt(analysis.n_covariates)
     choices = [
         replace(analysis, design_share=share, products_part=part)
         for share in _DESIGN_SHARES
