@@ -143,12 +143,12 @@ def _speed(name: str, *without: str) -> Figure:
     )
 
 
-def _scale(name: str) -> Figure:
+def _scale(name: str, module: str = "workloads") -> Figure:
     return Figure(
         f"scale-{name}",
         _RESULTS,
         ("benchmarks.scale", name),
-        ("benchmarks.scale.dimensions", "benchmarks.scale.measuring"),
+        (f"benchmarks.scale.{module}", "benchmarks.scale.measuring"),
         (*_NEUTRAL, "capedjica.privacy"),
     )
 
@@ -193,6 +193,7 @@ FIGURES: Final[dict[str, Figure]] = {
         _paper("vary_epsilon", "--abide", "FOLDER", data="_abide_50"),
         *(_scale(name) for name in ("participants", "sites", "secure-sum", "components")),
         *(_scale(name) for name in ("features", "features-without-basis")),
+        _scale("one-site", "one_site"),
         _speed("noise"),
         _speed("securesum"),
         _speed("release", "capedjica.data", "capedjica.estimators"),

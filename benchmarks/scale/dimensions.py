@@ -1,4 +1,4 @@
-r"""The five dimensions: sizes, workloads, and how their costs grow in theory.
+r"""The dimensions: sizes, workloads, and how their costs grow in theory.
 
 **Participants**, N at a fixed number of sites. A site reads every scan twice and computes one vector of each
 for every release: time N. It keeps the reduced scans on disk and maps a window of them
@@ -13,7 +13,8 @@ keys, verifies 2 S signatures and expands S masks of d words: S. Its two secrets
 polynomials of degree t - 1, with t = 2 S / 3: S^2, of which one step takes a thousandth of the time of a
 signature, so exponents between 1 and 2. It sends S envelopes, 3 S commitments and shares, and d words: bytes
 between 0 and 1. The aggregator verifies the shares of S sites by S dealers and adds up S masked vectors: S^2
-and S d. All together: time between 2 and 3, memory of all sites in one process 1 to 2, bytes 1 to 2.
+and S d. All together: time between 2 and 3, memory of all sites in one process 1 to 2, bytes 1 to 2. *One
+site* alone is measured, too: a hospital has only its own work.
 
 **Components**, R at a fixed number K of coefficients. Vectors are the projector, K (K + 1) / 2, and
 R (R - 1) / 2 for each rotation: bytes 0 to 2. A site computes products T R^2 for each rotation and
@@ -42,6 +43,7 @@ from benchmarks.scale.growth import (
     TOTAL_BYTES,
     Theory,
 )
+from benchmarks.scale.one_site import run_one_site
 from benchmarks.scale.workloads import Cost, StudySize, run_study, run_sum
 
 SUM_WORDS: Final = 10_000
@@ -92,6 +94,10 @@ def _sites(size: int) -> Cost:
 
 def _secure_sum(size: int) -> Cost:
     return run_sum(size, SUM_WORDS)
+
+
+def _one_site(size: int) -> Cost:
+    return run_one_site(size, SUM_WORDS)
 
 
 def _components(size: int) -> Cost:
@@ -150,6 +156,20 @@ DIMENSIONS: Final = {
             Theory(MEMORY, 1, 2, "vectors S d, keys and shares S²"),
             Theory(SITE_BYTES, 0, 1, "vector d, shares S"),
             Theory(TOTAL_BYTES, 1, 2, "vectors S d, shares S²"),
+        ),
+    ),
+    "one-site": Dimension(
+        "One site of a secure sum",
+        "sites",
+        f"One site in a secure sum of vectors of {SUM_WORDS:,} words; of its peers only the messages exist.",
+        (62, 125, 250, 500, 1_000, 2_000),
+        (4, 8, 16),
+        _one_site,
+        (
+            Theory(SITE_TIME, 1, 2, "keys and signatures S, shares S t"),
+            Theory(MEMORY, 0, 1, "vector d, keys and shares S"),
+            Theory(SITE_BYTES, 0, 1, "vector d, shares S"),
+            Theory(TOTAL_BYTES, 0, 1, "sent and received: vector d, shares S"),
         ),
     ),
     "components": Dimension(

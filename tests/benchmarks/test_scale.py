@@ -10,6 +10,7 @@ from benchmarks.scale import measuring, pages
 from benchmarks.scale.dimensions import DIMENSIONS
 from benchmarks.scale.growth import MEMORY, SITE_BYTES, TIME, TOTAL_BYTES, Fit, Theory, fit, slope
 from benchmarks.scale.measuring import Row, measured
+from benchmarks.scale.one_site import run_one_site
 from benchmarks.scale.workloads import SimulatedScans, StudySize, mixing_matrix, run_study, run_sum
 from benchmarks.utility.shared.report import RESULTS
 from tests.benchmarks.test_benchmarks import python
@@ -94,6 +95,13 @@ def test_bytes_of_a_secure_sum_are_those_that_were_counted():
     small, large = run_sum(4, 100), run_sum(4, 1100)
     assert large.site_bytes - small.site_bytes == pytest.approx(8000, abs=10)
     assert 0 < small.site_cpu < small.cpu
+
+
+def test_one_site_alone_sends_what_a_site_of_a_whole_sum_sends():
+    alone, whole = run_one_site(6, 50), run_sum(6, 50)
+    # Names of sites differ by one character.
+    assert alone.site_bytes == pytest.approx(whole.site_bytes, rel=0.02)
+    assert alone.site_cpu == alone.cpu > 0
 
 
 @pytest.mark.parametrize("name", DIMENSIONS)
