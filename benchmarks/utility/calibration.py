@@ -100,7 +100,7 @@ def _gap(run: Seen, constants: tuple[float, float, float]) -> float:
 def cells_of(kind: str, folder: Path, quick: bool = False) -> list[list[Seen]]:
     """Run every study several times at every epsilon."""
     cells = []
-    for setting in CASES[kind][: 2 if quick else None]:
+    for setting in CASES[kind]:
         data = study(setting, kind, folder, SIMULATED.get(setting, 0), quick)
         for epsilon in QUICK_EPSILONS if quick else EPSILONS:
             found = [data.run(epsilon) for _ in range(2 if quick else RUNS)]
