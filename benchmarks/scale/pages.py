@@ -12,13 +12,13 @@ import msgspec
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullLocator
+from matplotlib.ticker import LogLocator, NullFormatter, NullLocator
 
 from benchmarks.framework import machine
 from benchmarks.scale.dimensions import DIMENSIONS, Dimension
 from benchmarks.scale.growth import FITTED, Fit, fit
 from benchmarks.scale.measuring import Row
-from benchmarks.utility.shared.figures import INK
+from benchmarks.utility.shared.figures import INK, PLAIN
 from benchmarks.utility.shared.report import markdown, write_figure
 from capedjica.errors import InputError
 from capedjica.report.pictures.figures import COLOURS
@@ -122,7 +122,7 @@ def draw(found: Sequence[Fit], dimension: Dimension) -> Figure:
     groups = [[one for one in found if one.theory.quantity.unit == "s"]]
     groups += [[one for one in found if one.theory.quantity.name == "memory"]]
     groups += [[one for one in found if "bytes" in one.theory.quantity.name]]
-    figure = Figure(figsize=(10.5, 3.6), layout="constrained")
+    figure = Figure(figsize=(10.5, 4.4), layout="constrained")
     figure.suptitle(dimension.title, fontsize=11, color=INK)
     for axis, own, label in zip(
         figure.subplots(1, 3), groups, ("processor time [s]", "memory [MB]", "bytes sent [MB]"), strict=True
@@ -136,7 +136,7 @@ def draw(found: Sequence[Fit], dimension: Dimension) -> Figure:
 def _draw_fits(axis: Axes, found: Sequence[Fit], unit: float) -> None:
     for one, colour, marker in zip(found, COLOURS, "osD", strict=False):
         values = np.array(one.values) / unit
-        label = f"{one.theory.quantity.name}: {one.exponent:.2f} ± {one.error:.2f}, in theory {one.theory}"
+        label = f"{one.theory.quantity.name}:\n{one.exponent:.2f} ± {one.error:.2f}, in theory {one.theory}"
         axis.plot(one.sizes, values, marker, color=colour, markersize=5, label=label)
         fitted = np.array(one.sizes[-FITTED:], dtype=float)
         centre = np.exp(np.log(values[-FITTED:]).mean() - one.exponent * np.log(fitted).mean())
@@ -144,9 +144,13 @@ def _draw_fits(axis: Axes, found: Sequence[Fit], unit: float) -> None:
     every = np.concatenate([np.array(one.values) / unit for one in found])
     axis.set(xscale="log", yscale="log", ylim=(every.min() / 2, every.max() * 2))
     axis.xaxis.set_minor_locator(NullLocator())
-    axis.yaxis.set_major_formatter(FuncFormatter(lambda number, _: f"{number:g}"))
+    axis.yaxis.set_major_locator(
+        LogLocator(subs=(1.0,) if every.max() > 50 * every.min() else (1.0, 2.0, 5.0))
+    )
+    axis.yaxis.set_major_formatter(PLAIN)
+    axis.yaxis.set_minor_formatter(NullFormatter())
     axis.spines[["top", "right"]].set_visible(False)
-    axis.legend(frameon=False, fontsize=6.5, loc="best")
+    axis.legend(frameon=False, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.17))
 
 
 def _short(size: int) -> str:
