@@ -53,6 +53,8 @@ def test_an_agent_disconnects_when_the_study_is_over(ready, study):
         assert agent.wait() == FINAL_CODE
     assert agent.said == "the coordinator has ended the study; this site disconnects\n"
     assert ready.is_over(study.hash.hex())
+    # Both records: one goes with the kit, the other stays when the kit is forgotten.
+    assert (ready.approved_path / f"{study.hash.hex()[:16]}.over").exists()
 
 
 def test_an_agent_is_found_by_any_name_of_its_folder(ready, tmp_path, monkeypatch):
