@@ -41,9 +41,10 @@ N_BLOCK_GROUPS: Final = 6
 # What is left of the effects of covariates after the public sites' prediction was subtracted, in standard
 # deviations: 245 people tell a slope to 0.06, and cohorts differ.
 LEFT_OF_COVARIATES: Final = 0.1
-# Public groups: so little is left that adjusting the contrast, too, costs more than it brings. Of scores up to
-# 0, 0.05 and 0.1, 0 has the least expected error (capedjica.algorithms.glm.power.standard_error): 0.060, 0.064
-# and 0.068 at epsilon = 1; 0.040, 0.042 and 0.044 at 2. The imbalance that stays is released, and counted.
+# Public groups: so little is left that adjusting the contrast, too, costs more than it brings. Of scores up
+# to 0, 0.05 and 0.1, 0 has the least expected error (capedjica.algorithms.glm.power.standard_error): 0.060,
+# 0.064 and 0.068 at epsilon = 1; 0.040, 0.042 and 0.044 at 2. The imbalance that stays is released, and
+# counted.
 LARGEST_ADJUSTMENT: Final = 0.0
 
 
