@@ -175,6 +175,8 @@ FIGURES: Final[dict[str, Figure]] = {
         _speed("release", "capedjica.data", "capedjica.estimators"),
         _speed("kernels", "capedjica.data", "capedjica.privacy"),
         _speed("descent", "capedjica.data", "capedjica.privacy"),
+        _speed("startup"),
+        _speed("extraction", "capedjica.algorithms.ica", "capedjica.mechanisms", "capedjica.privacy"),
         Figure("bench-federated", _EVIDENCE, ("benchmarks.federated",), _FEDERATED, _FEDERATED_WITHOUT),
     )
 }
