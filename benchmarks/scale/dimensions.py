@@ -35,6 +35,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from benchmarks.scale.growth import (
+    BOTH_WAYS,
     CENTRE_TIME,
     MEMORY,
     SITE_BYTES,
@@ -169,7 +170,7 @@ DIMENSIONS: Final = {
             Theory(SITE_TIME, 1, 2, "keys and signatures S, shares S t"),
             Theory(MEMORY, 0, 1, "vector d, keys and shares S"),
             Theory(SITE_BYTES, 0, 1, "vector d, shares S"),
-            Theory(TOTAL_BYTES, 0, 1, "sent and received: vector d, shares S"),
+            Theory(BOTH_WAYS, 0, 1, "vector d, keys and shares S"),
         ),
     ),
     "components": Dimension(

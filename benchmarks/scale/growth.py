@@ -33,6 +33,7 @@ SITE_TIME: Final = Quantity("processor time of a site", "s", lambda row: row.sit
 CENTRE_TIME: Final = Quantity("processor time of the aggregator", "s", lambda row: _centre(row))
 MEMORY: Final = Quantity("memory", "B", lambda row: row.memory, median)
 SITE_BYTES: Final = Quantity("bytes sent by a site", "B", lambda row: row.site_bytes)
+BOTH_WAYS: Final = Quantity("bytes sent and received by a site", "B", lambda row: row.total_bytes)
 TOTAL_BYTES: Final = Quantity("bytes sent by all", "B", lambda row: row.total_bytes)
 
 

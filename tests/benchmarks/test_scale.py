@@ -8,7 +8,7 @@ import pytest
 from benchmarks.scale import __main__ as command
 from benchmarks.scale import measuring, pages
 from benchmarks.scale.dimensions import DIMENSIONS
-from benchmarks.scale.growth import MEMORY, SITE_BYTES, TIME, TOTAL_BYTES, Fit, Theory, fit, slope
+from benchmarks.scale.growth import MEMORY, SITE_BYTES, TIME, Fit, Theory, fit, slope
 from benchmarks.scale.measuring import Row, measured
 from benchmarks.scale.one_site import run_one_site
 from benchmarks.scale.workloads import SimulatedScans, StudySize, mixing_matrix, run_study, run_sum
@@ -109,9 +109,9 @@ def test_the_smallest_case_of_a_dimension_runs(name):
     dimension = DIMENSIONS[name]
     found = measured(dimension.run, dimension.quick[0])
     assert found.size == dimension.quick[0]
-    assert found.peak >= found.before > 0
+    assert found.before > 0
     assert found.memory > 0
-    assert {theory.quantity for theory in dimension.theory} >= {MEMORY, SITE_BYTES, TOTAL_BYTES}
+    assert {theory.quantity for theory in dimension.theory} >= {MEMORY, SITE_BYTES}
     assert len(dimension.sizes) >= 5
 
 
