@@ -90,9 +90,11 @@ def _standard_error(values: Sequence[float]) -> float:
 
 
 def gain_indices(rows: Iterable[Row]) -> dict[str, list[float]]:
-    """Return the gain indices of a benchmark of utility, by cell."""
+    """Return the gain indices of a benchmark of utility, by cell; rows that have none are left out."""
     cells: dict[str, list[float]] = {}
     for row in rows:
+        if math.isnan(row.gain_index):
+            continue
         key = (row.setting, row.n_subjects, row.method, row.mechanism, row.epsilon, row.reference)
         cells.setdefault(" ".join(map(str, key)), []).append(row.gain_index)
     return cells

@@ -12,10 +12,12 @@ import pytest
 from benchmarks.evidence import code as fingerprints
 from benchmarks.evidence.__main__ import main, stale
 from benchmarks.evidence.catalogue import FIGURES, ONCE, Figure
-from benchmarks.evidence.checking import NEGLIGIBLE, compare
+from benchmarks.evidence.checking import NEGLIGIBLE, compare, gain_indices
 from benchmarks.evidence.code import ROOT, code_of, fingerprint
 from benchmarks.evidence.quotes import Quote, read_quotes
 from benchmarks.evidence.stamps import changed, known_stale, origin, read, stamp
+from benchmarks.evidence.stamps import changed, origin, read, stamp
+from benchmarks.utility.shared.runs import Row
 
 CODE = '''
 """Module."""
@@ -191,6 +193,14 @@ def test_the_same_code_is_called_the_same() -> None:
     pairs = [(cells(seed=seed), cells(n=1, seed=1000 + seed)) for seed in range(200)]
     alarms = sum(bool(compare(*pair).different) for pair in pairs)
     assert alarms <= 3  # odds of 0.002 each: more than three of 200 once in 1,000 times
+
+
+def test_what_has_no_gain_index_is_not_compared() -> None:
+    rows = [
+        Row("all", 8, method, "none", None, "truth", 0, value, 0.5, 0, 0.0)
+        for method, value in (("an analysis", 0.1), ("a correlation", float("nan")))
+    ]
+    assert list(gain_indices(rows).values()) == [[0.1]]
 
 
 @pytest.mark.parametrize("shift", [0.02, -0.02])

@@ -43,7 +43,8 @@ class Row:
     seed : int
         Of the data; privacy noise has none.
     gain_index, map_correlation : float
-        Normalized gain index (0 best), and mean absolute correlation of matched maps (1 best).
+        Normalized gain index (0 best; NaN of what is no analysis), and mean absolute correlation of matched
+        maps (1 best).
     n_iter : int
         Iterations made.
     seconds : float
