@@ -16,7 +16,6 @@ from benchmarks.evidence.checking import NEGLIGIBLE, compare, gain_indices
 from benchmarks.evidence.code import ROOT, code_of, fingerprint
 from benchmarks.evidence.quotes import Quote, read_quotes
 from benchmarks.evidence.stamps import changed, known_stale, origin, read, stamp
-from benchmarks.evidence.stamps import changed, origin, read, stamp
 from benchmarks.utility.shared.runs import Row
 
 CODE = '''
