@@ -11,6 +11,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from capedjica.data import FeatureTable, People, open_features
 from capedjica.data.extraction import reduction, volumes
+from capedjica.data.extraction.cleaning import Cleaning
 from capedjica.data.images import ImageFeatures
 from capedjica.data.scans import Person, Recording
 from tests.support.scanner import (
@@ -320,3 +321,21 @@ def test_several_images_are_read_at_the_same_time(tmp_path, public, monkeypatch)
     found = People(people, features_of(public, "labels")).check(3, progress=lambda: ticks.append(1))
     assert found == []
     assert len(ticks) == 4
+
+
+@pytest.mark.parametrize("n_volumes", [40, 150])
+@pytest.mark.parametrize("cut", [{"low_pass": 0.1}, {"low_pass": 0.1, "high_pass": 0.01}])
+def test_a_low_pass_and_confounds_are_one_matrix(n_volumes, cut):
+    """Also where filtered confounds nearly exhaust what the filter leaves."""
+    from nilearn.signal import clean
+
+    rng = np.random.default_rng(0)
+    series = 900 + 20 * rng.standard_normal((n_volumes, 30)).cumsum(axis=0)
+    options = {
+        "detrend": True,
+        "t_r": 2.0,
+        "confounds": rng.standard_normal((n_volumes, 12)).cumsum(axis=0),
+        **cut,
+    }
+    matrix = Cleaning(standardize=False, **options).operator(n_volumes)
+    assert_allclose(matrix @ series, clean(series, standardize=None, **options), atol=1e-8 * np.ptp(series))

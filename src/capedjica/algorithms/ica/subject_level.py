@@ -265,9 +265,11 @@ class SubjectMethod:
                 unmixing = W @ maps.T
                 if progress is not None:
                     progress(unmixing, iteration)
+        redrawn_once = cache(lambda: list(self._redrawn(means.released)))
         return Networks(
             unmixing,
-            lambda: self.draws(means.released),
+            # Asked for twice; coefficients are small, maps of voxels are not.
+            lambda: map(self._in_features, redrawn_once()),
             unclipped=lambda: self._unclipped(means.released, W),
             number=number if number.auto or self.noise > 0 else None,
             denoises=self.noise > 0,
@@ -277,7 +279,11 @@ class SubjectMethod:
         )
 
     def draws(self, released: Sequence[ReleasedMean]) -> Iterator[FloatArray]:
-        r"""Yield (D, R) mixing matrices that might have resulted with different noise.
+        """Yield (D, R) mixing matrices that might have resulted with different noise."""
+        return map(self._in_features, self._redrawn(released))
+
+    def _redrawn(self, released: Sequence[ReleasedMean]) -> Iterator[FloatArray]:
+        r"""Yield (K, R) coefficients of mixing matrices that might have resulted with different noise.
 
         The noise of each release is drawn again and added to the published value (which has its own noise, so
         the draws vary somewhat more than runs would): on the mean projector; on the second whitening, which
@@ -306,7 +312,8 @@ class SubjectMethod:
             angles = kept * angles_between(start, alike(varimax(elsewhere) @ (elsewhere.T @ inside), start))
             angles += spread * rng.standard_normal(angles.shape)
             mixing = V @ np.linalg.inv(further) @ rotate(W, angles).T
-            return self._in_features(other @ (other.T @ mixing))
+            coefficients: FloatArray = other @ (other.T @ mixing)
+            return coefficients
 
         # Without noise all draws are the same.
         return InParallel(draw, range(DRAWS if self.noise else 1))
