@@ -13,22 +13,6 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     for _library in ("OPENBLAS", "OMP", "MKL", "NUMBA"):
         os.environ.setdefault(f"{_library}_NUM_THREADS", "1")
 
-# Ledgers and journals wait for the disk thousands of times. A process that is killed loses nothing of what it
-# wrote to a folder in memory either, and no test can cut the power. Folders of tests are small (80 MB).
-_MEMORY, _ENOUGH = Path("/dev/shm"), 2 << 30
-
-
-def _serves(folder: Path) -> bool:
-    """Return whether a folder in memory can take the place of a disk: large enough, with programs in it."""
-    if not os.access(folder, os.W_OK | os.X_OK):
-        return False
-    of = os.statvfs(folder)
-    return of.f_bavail * of.f_frsize >= _ENOUGH and not of.f_flag & os.ST_NOEXEC
-
-
-if _serves(_MEMORY):
-    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_MEMORY))
-
 settings.register_profile("capedjica", deadline=None, derandomize=bool(os.environ.get("CI")))
 settings.load_profile("capedjica")
 
