@@ -41,7 +41,7 @@ class CrossMoment:
     r"""Parameters of a query for a site's cross-moment of scores and vectors, centred within the site.
 
     Subject i has a score t_i, :math:`|t_i| \le w`, a fixed factor k_i, :math:`|k_i| \le k_s`, and a vector
-    y_i, :math:`\|y_i\| \le C`. Subjects without a valid row are left out; n are left. The query asks for
+    y_i, :math:`\|y_i\| \le C`. Subjects without a valid row are excluded; n remain. The query asks for
 
     .. math:: A_s = \sum_i (k_i - \kappa_s)\, y_i + \sum_i (t_i - \bar t_s)\, y_i , \qquad
               \kappa_s = \min(r, \max(-r, \bar k_s)) ,                                                 (1)

@@ -52,6 +52,8 @@ With public groups, a covariate with coefficient c, in standard deviations of th
 v is linear in :math:`c^2`, so the largest v for :math:`0 \le c \le \Gamma` is at one of the ends:
 
 .. math:: v = \sigma^2_y \bigl(S_{hh} / M + \Gamma^2 \max(0, \delta^2 - S_{hh} / M)\bigr) + \sigma^2 .     (4)
+
+Standard errors with public groups follow from this v.
 """
 
 from __future__ import annotations

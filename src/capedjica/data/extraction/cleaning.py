@@ -16,10 +16,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from capedjica.data.extraction.kernels import Float32Array, Float64Array, remove_trend
+from capedjica.data.extraction.kernels import Float32Array, remove_trend
 from capedjica.data.extraction.reduction import Changes
 from capedjica.data.extraction.volumes import NotStreamedError
-from capedjica.tools.arrays import Scan
+from capedjica.tools.arrays import FloatArray, Scan
 
 # Larger matrices (134 MB) take more work than nilearn.
 _LONGEST: Final = 4096
@@ -53,7 +53,7 @@ class Cleaning:
     confounds: Any = None
     kept: NDArray[np.int64] | None = None
 
-    def operator(self, n_volumes: int) -> Float64Array | None:
+    def operator(self, n_volumes: int) -> FloatArray | None:
         """Return L for a number of volumes; None if at most a mean and a trend are removed."""
         filters = self.low_pass is not None or self.high_pass is not None
         if self.confounds is None and self.kept is None:
@@ -70,7 +70,7 @@ class Cleaning:
             sample_mask=self.kept,
         )
 
-    def apply(self, series: Changes, operator: Float64Array | None) -> Scan:
+    def apply(self, series: Changes, operator: FloatArray | None) -> Scan:
         """Return the cleaned series (time, features); overwrites ``series``."""
         cleaned = series.changes
         if operator is not None:
@@ -91,11 +91,11 @@ def _checked(n_volumes: int) -> int:
     return n_volumes
 
 
-def _operator(n_volumes: int, detrend: bool, low: Any, high: Any, t_r: Any, **more: Any) -> Float64Array:
+def _operator(n_volumes: int, detrend: bool, low: Any, high: Any, t_r: Any, **more: Any) -> FloatArray:
     from nilearn.signal import clean
 
     options = {"detrend": detrend, "low_pass": low, "high_pass": high, "t_r": t_r, **more}
-    matrix: Float64Array = clean(np.eye(n_volumes), standardize=None, **options)
+    matrix: FloatArray = clean(np.eye(n_volumes), standardize=None, **options)
     if len(matrix) < 2:
         raise NotStreamedError
     return matrix
@@ -104,8 +104,8 @@ def _operator(n_volumes: int, detrend: bool, low: Any, high: Any, t_r: Any, **mo
 _filter = lru_cache(maxsize=2)(_operator)
 
 
-def _multiplied(operator: Float64Array, series: Changes, centred: bool) -> Float32Array:
-    """Return L X in the memory of X; a part that is constant in time is left out if ``centred``."""
+def _multiplied(operator: FloatArray, series: Changes, centred: bool) -> Float32Array:
+    """Return L X in the memory of X; a part that is constant in time is skipped if ``centred``."""
     constant = operator.sum(axis=1)
     if centred:
         constant -= constant.mean()

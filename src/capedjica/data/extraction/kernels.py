@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capedjica.algorithms.parallel import compiled
+from capedjica.tools.arrays import FloatArray
 
 Float32Array = NDArray[np.float32]
-Float64Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
 # Runs of weights that stay in the second-level cache while they are applied to the volumes of a piece.
@@ -48,7 +48,7 @@ def add_weighted_runs(
     offsets: Indices,
     regions: Indices,
     weights: Float32Array,
-    out: Float64Array,
+    out: FloatArray,
 ) -> None:
     """Add to ``out[t, regions[r]]`` run r of the weights times as many voxels from ``starts[r]``.
 
@@ -67,7 +67,7 @@ def add_weighted_runs(
 
 
 @compiled
-def gather_changes(volumes: NDArray[Any], positions: Indices, first: Float64Array, out: Float32Array) -> bool:
+def gather_changes(volumes: NDArray[Any], positions: Indices, first: FloatArray, out: Float32Array) -> bool:
     """Set ``out[t, c]`` to voxel ``positions[c]`` minus ``first[c]``; return whether all are finite."""
     n_finite = 0
     for t in range(len(volumes)):
@@ -80,7 +80,7 @@ def gather_changes(volumes: NDArray[Any], positions: Indices, first: Float64Arra
 
 
 @compiled
-def subtract_first(volumes: NDArray[Any], first: Float64Array, out: Float32Array) -> None:
+def subtract_first(volumes: NDArray[Any], first: FloatArray, out: Float32Array) -> None:
     """Set ``out`` to the difference of all voxels from the first volume."""
     for t in range(len(volumes)):
         volume, row = volumes[t], out[t]

@@ -25,7 +25,6 @@ from numpy.typing import NDArray
 
 from capedjica.data.extraction.kernels import (
     Float32Array,
-    Float64Array,
     Indices,
     add_weighted_runs,
     gather_changes,
@@ -33,6 +32,7 @@ from capedjica.data.extraction.kernels import (
     subtract_first,
 )
 from capedjica.data.extraction.volumes import NotStreamedError, StoredVolumes
+from capedjica.tools.arrays import FloatArray
 
 # Scipy's default, used by nilearn: a kernel ends after this many standard deviations.
 _TRUNCATE: Final = 4.0
@@ -59,7 +59,7 @@ class Changes:
         The difference of every time point from it.
     """
 
-    first: Float64Array
+    first: FloatArray
     changes: Float32Array
 
 
@@ -76,13 +76,13 @@ class Smoother:
     widths: tuple[float, float, float]
 
     @classmethod
-    def of_grid(cls, fwhm: float, affine: Float64Array) -> Smoother:
+    def of_grid(cls, fwhm: float, affine: FloatArray) -> Smoother:
         """Return the filter of a full width at half maximum in mm."""
         sides = np.sqrt((affine[:3, :3] ** 2).sum(axis=0))
         widths = fwhm / (np.sqrt(8 * np.log(2)) * sides)
         return cls((float(widths[0]), float(widths[1]), float(widths[2])))
 
-    def weights(self, values: NDArray[Any]) -> Float64Array:
+    def weights(self, values: NDArray[Any]) -> FloatArray:
         """Return a 3-D array smoothed in double precision."""
         from scipy.ndimage import gaussian_filter1d
 
@@ -137,7 +137,7 @@ class SmoothChanges:
 
     volumes: StoredVolumes
     smoother: Smoother
-    origin: Float64Array = field(default_factory=lambda: np.empty(0))
+    origin: FloatArray = field(default_factory=lambda: np.empty(0))
 
     def pieces(self) -> Iterator[tuple[slice, NDArray[Any]]]:
         """Yield the volumes, all in the same memory."""
@@ -210,7 +210,7 @@ class RegionReduction:
     """
 
     def __init__(
-        self, weights: Weights, solution: Float64Array, shape: Shape, smoother: Smoother | None
+        self, weights: Weights, solution: FloatArray, shape: Shape, smoother: Smoother | None
     ) -> None:
         self._solution = solution
         self._smoother = smoother
@@ -240,9 +240,9 @@ class RegionReduction:
             raise NotStreamedError
         return Changes(first, changes)
 
-    def _solved(self, sums: Float64Array) -> Float64Array:
+    def _solved(self, sums: FloatArray) -> FloatArray:
         solution = self._solution
-        solved: Float64Array = sums * solution if solution.ndim == 1 else sums @ solution.T
+        solved: FloatArray = sums * solution if solution.ndim == 1 else sums @ solution.T
         return solved
 
 
@@ -254,7 +254,7 @@ class _Runs:
     offsets: Indices
     regions: Indices
     weights: Float32Array
-    totals: Float64Array
+    totals: FloatArray
 
     @classmethod
     def of(cls, parts: Sequence[tuple[Box, NDArray[Any]]], shape: Shape) -> _Runs:
@@ -268,7 +268,7 @@ class _Runs:
         totals = np.bincount(regions, weights, minlength=len(flat)).astype(np.float64)
         return cls(positions[edges], np.append(edges, len(positions)), regions[edges], weights, totals)
 
-    def add(self, volumes: NDArray[Any], out: Float64Array) -> None:
+    def add(self, volumes: NDArray[Any], out: FloatArray) -> None:
         """Add the weighted sums of volumes (n, voxels) to (n, regions)."""
         add_weighted_runs(volumes, self.starts, self.offsets, self.regions, self.weights, out)
 
@@ -277,7 +277,7 @@ def _size(box: Box) -> int:
     return math.prod(side.stop - side.start for side in box)
 
 
-def _placed(part: tuple[Box, NDArray[Any]], to: Box) -> Float64Array:
+def _placed(part: tuple[Box, NDArray[Any]], to: Box) -> FloatArray:
     """Return the weights of a box in a larger one, with zeros around."""
     box, values = part
     placed = np.zeros([side.stop - side.start for side in to])
@@ -321,11 +321,11 @@ def map_reduction(maps: NDArray[Any], smoother: Smoother | None) -> RegionReduct
     return RegionReduction(weights, _inverse(gram), _three(maps.shape), smoother)
 
 
-def _inverse(gram: Float64Array) -> Float64Array:
+def _inverse(gram: FloatArray) -> FloatArray:
     powers, axes = np.linalg.eigh(gram)
     if powers[0] * _WORST_CONDITION**2 < powers[-1]:
         raise NotStreamedError
-    inverse: Float64Array = (axes / powers) @ axes.T
+    inverse: FloatArray = (axes / powers) @ axes.T
     return inverse
 
 
