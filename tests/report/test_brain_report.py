@@ -60,7 +60,12 @@ def test_peaks_are_named_by_the_atlas_where_it_has_names(image, tmp_path):
     atlas = nibabel.Nifti1Image(labels, AFFINE)
     (tmp_path / "atlas.tsv").write_text("index\tname\n3\tleft, of the brain\n")
     regions = RegionsAt(atlas, read_region_names(tmp_path / "atlas.tsv"))
-    assert [peak.region for peak in find_peaks(image, regions)] == ["left, of the brain", "7", "7", ""]
+    assert [peak.region for peak in find_peaks(image, regions)] == [
+        "left, of the brain",
+        "region 7",
+        "region 7",
+        "",
+    ]
     assert regions.at(1000, 0, 0) == ""
     rows = list(csv.DictReader(peaks_csv(find_peaks(image, regions)).decode().splitlines()))
     assert rows[0]["region"] == "left, of the brain"
