@@ -4,7 +4,7 @@ A template has one map for each named network, the sum of Gaussians of standard 
 published coordinates, at the centres of the 200 regions. The coordinates ship with nilearn: Seitzman et al.
 2020 (named after their preprint of 2018) and Dosenbach et al. 2010. Nothing was tuned on these templates.
 
-``cc200_centres.csv`` has the centres of mass of the regions in MNI space (mm), from the labels of the CC200
+``examples/cc200_centres.csv`` has the centres of mass of the regions in MNI space (mm), from the labels of the CC200
 atlas (Craddock et al. 2012) of the Preprocessed Connectomes Project (Craddock et al. 2013). Whether they are
 in the order of the columns of the data is seen in the data: mirrored regions correlate, and correlations fall
 with distance.
@@ -22,6 +22,7 @@ from typing import Final
 import numpy as np
 from matplotlib.figure import Figure
 
+from benchmarks.framework import ROOT
 from benchmarks.utility.abide import TANH, Sites, everybody
 from benchmarks.utility.guided import (
     EPSILONS,
@@ -50,7 +51,7 @@ from capedjica.algorithms.ica.template import Template
 from capedjica.errors import InputError
 
 TITLE: Final = "Guided by networks of other people: ABIDE, all sites private"
-CENTRES: Final = Path(__file__).with_name("cc200_centres.csv")
+CENTRES: Final = ROOT / "examples" / "cc200_centres.csv"
 SEITZMAN: Final = "Seitzman 2018"
 DOSENBACH: Final = "Dosenbach 2010"
 # Standard deviation of a blob, in mm: a region of the atlas with its 200 or so voxels of 27 mm^3 has a radius
@@ -74,7 +75,7 @@ def centres(n_regions: int) -> FloatArray:
     table = np.loadtxt(CENTRES, delimiter=",", skiprows=1)
     if n_regions > len(table):
         raise InputError(f"the scans have {n_regions} regions; expected the {len(table)} of the CC200 atlas")
-    return table[:n_regions, 2:]
+    return table[:n_regions, 2:5]
 
 
 def published(source: str) -> dict[str, FloatArray]:
