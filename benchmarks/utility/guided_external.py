@@ -4,7 +4,7 @@ A template has one map for each named network, the sum of Gaussians of standard 
 published coordinates, at the centres of the 200 regions. The coordinates ship with nilearn: Seitzman et al.
 2020 (named after their preprint of 2018) and Dosenbach et al. 2010. Nothing was tuned on these templates.
 
-``examples/cc200_centres.csv`` has the centres of mass of the regions in MNI space (mm), from the labels of the
+``examples/cc200_centres.csv`` has the centres of mass of the regions in MNI space (mm), by the labels of the
 CC200 atlas (Craddock et al. 2012) of the Preprocessed Connectomes Project (Craddock et al. 2013). Whether
 they are in the order of the columns of the data is seen in the data: mirrored regions correlate, and
 correlations fall with distance.
