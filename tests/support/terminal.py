@@ -4,9 +4,16 @@ import codecs
 import os
 import pty
 import select
+import signal
 import subprocess
 import sys
 import time
+
+
+def signals_as_at_a_terminal():
+    """Undo what tests below `nohup` or in the background hand on: that these are ignored."""
+    for one in (signal.SIGHUP, signal.SIGINT):
+        signal.signal(one, signal.SIG_DFL)
 
 
 class Terminal:
@@ -15,7 +22,12 @@ class Terminal:
     def __init__(self, *arguments, cwd):
         self._own, other = pty.openpty()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "capedjica", *arguments], stdin=other, stdout=other, stderr=other, cwd=cwd
+            [sys.executable, "-m", "capedjica", *arguments],
+            stdin=other,
+            stdout=other,
+            stderr=other,
+            cwd=cwd,
+            preexec_fn=signals_as_at_a_terminal,
         )
         os.close(other)
         self.text = ""

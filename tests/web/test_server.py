@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from capedjica.web.server import _listen
-from tests.support.terminal import Terminal
+from tests.support.terminal import Terminal, signals_as_at_a_terminal
 from tests.support.waiting import wait_for
 
 
@@ -25,8 +25,7 @@ def started(*arguments):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # Not ignored, as they are below `nohup` and in the background.
-        preexec_fn=lambda: [signal.signal(one, signal.SIG_DFL) for one in (signal.SIGHUP, signal.SIGINT)],
+        preexec_fn=signals_as_at_a_terminal,
     )
     try:
         yield process
