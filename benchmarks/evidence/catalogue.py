@@ -199,6 +199,7 @@ FIGURES: Final[dict[str, Figure]] = {
         _speed("release", "capedjica.data", "capedjica.estimators"),
         _speed("kernels", "capedjica.data", "capedjica.privacy"),
         _speed("descent", "capedjica.data", "capedjica.privacy"),
+        _speed("whole"),
         Figure("bench-startup", _EVIDENCE, ("benchmarks", "startup"), _STARTED, (*_NEUTRAL, *_NOT_STARTED)),
         _speed("extraction", "capedjica.algorithms.ica", "capedjica.mechanisms", "capedjica.privacy"),
         Figure("bench-federated", _EVIDENCE, ("benchmarks.federated",), _FEDERATED, _FEDERATED_WITHOUT),
