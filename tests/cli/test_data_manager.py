@@ -364,3 +364,49 @@ def test_the_outbox_says_what_it_does_not_list(study, site, cli):
     assert "messages in total." in full
     assert "kB in total)" in full
     assert "to agree on masks" in full
+
+
+# Tables of another width than the study
+
+
+@pytest.fixture
+def narrow(tmp_path, monkeypatch, cli):
+    """Two enrolled sites whose tables have 64 columns."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("a", "b"):
+        (tmp_path / "tables" / name).mkdir(parents=True)
+        for number in range(2):
+            scan = np.random.default_rng(number).normal(size=(20, 64))
+            np.save(tmp_path / "tables" / name / f"{name}{number}.npy", scan)
+    assert cli("sites", "init", "sites", "--data", "tables").returncode == 0
+    assert cli("sites", "enrol", "sites").returncode == 0
+    return tmp_path / "sites"
+
+
+def _new(cli, features, *sites):
+    asked = ["--title", "N", "--components", "3", "--timepoints", "20", "--epsilon", "8"]
+    return cli("study", "new", "study.toml", *asked, "--features", str(features), *sites)
+
+
+@pytest.mark.parametrize("sites", [["--sites", "sites"], ["--site", "sites/a", "--site", "sites/b"]])
+def test_a_study_that_fits_no_table_of_its_sites_is_not_written(narrow, cli, sites):
+    refused = _new(cli, 200, *sites)
+    assert refused.returncode == 2
+    for name in ("a", "b"):
+        assert f"site {name}: its tables have 64 columns" in refused.stderr
+    assert "expected 200, the features of the study" in refused.stderr
+    assert not (narrow.parent / "study.toml").exists()
+    assert _new(cli, 64, *sites).returncode == 0
+
+
+def test_a_study_that_fits_no_table_of_a_site_is_not_approved(narrow, cli):
+    assert _new(cli, 200).returncode == 0
+    cards = [str(path) for path in narrow.glob("*/*.card")]
+    assert cli("study", "add-site", *cards, "--study", "study.toml").returncode == 0
+    for command in (["site", "approve", "study.toml", "sites/a"], ["sites", "approve", "study.toml"]):
+        refused = cli(*command, "--yes")
+        assert refused.returncode == 2
+        assert "site a cannot approve 'N': its tables have 64 columns" in refused.stderr
+        assert "expected 200" in refused.stderr
+        assert not list(narrow.glob("*/approved/*.toml"))
+    assert SiteHome.load(narrow / "a").totals() is None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,13 +11,14 @@ from capedjica.coordinator.run.aggregation import check_seed, conduct
 from capedjica.coordinator.run.results import is_whole
 from capedjica.coordinator.run.run_folder import RunFolder, RunState
 from capedjica.coordinator.run.watcher import Watcher
+from capedjica.data.features import FeatureTable
 from capedjica.engines.inprocess import InProcessEngine
 from capedjica.errors import BudgetExceededError, CapedjicaError, InputError
 from capedjica.privacy.wording import round_up
 from capedjica.site.approval.admission import Scans, problems, spent_on, why_not
 from capedjica.site.approval.participation import taking_part
 from capedjica.site.home import SiteHome
-from capedjica.site.participants.cohort import call_roll
+from capedjica.site.participants.cohort import call_roll, wrong_width
 from capedjica.site.run import attending
 from capedjica.study.study_file import SiteTable, Study
 from capedjica.tools.log_files import logged
@@ -174,6 +175,17 @@ def _check_first(study: Study, homes: Sequence[SiteHome], folder: RunFolder | No
 def sites_of_folder(folder: Path) -> list[SiteTable]:
     """Return all sites in the sub-folders of a folder."""
     return [site_of_folder(str(home.folder), None) for home in map(SiteHome.load, site_files(folder))]
+
+
+def check_widths(folders: Iterable[str | Path], features: FeatureTable) -> None:
+    """Raise InputError if the tables of a site in one of the folders do not fit the features of a study."""
+    found = []
+    for home in map(SiteHome.load, folders):
+        words = wrong_width(call_roll(home).found, features)
+        if words is not None:
+            found.append(f"site {home.settings.name}: {words}")
+    if found:
+        raise InputError(listed("the study does not fit the data; nothing was written", found))
 
 
 def site_of_folder(folder: str, subjects: int | None) -> SiteTable:

@@ -27,7 +27,7 @@ from numpy.lib.npyio import NpzFile
 from capedjica.data.layouts import DataKind, abide_sites, data_kind, find_people, rows_of
 from capedjica.errors import CapedjicaError, InputError
 from capedjica.securesum.identity import NAME_PATTERN
-from capedjica.site.approval.participation import approve, check_terms
+from capedjica.site.approval.participation import approve, check_offer
 from capedjica.site.home import SiteHome
 from capedjica.study.study_file import Study
 from capedjica.tools.atomic_files import writing
@@ -179,7 +179,7 @@ def approve_all(homes: Sequence[SiteHome], study: Study) -> None:
     found: list[str] = []
     for home in homes:
         try:
-            check_terms(home, study)
+            check_offer(home, study)
         except CapedjicaError as error:
             found.append(str(error))
     if found:

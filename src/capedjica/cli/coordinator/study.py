@@ -140,18 +140,25 @@ def new(
     )
     from capedjica.coordinator.new_study import template_of as read
     from capedjica.data.centres import APPROXIMATE, is_table
-    from capedjica.one_machine.local_run import site_of_folder, sites_of_folder
+    from capedjica.one_machine.local_run import check_widths, site_files, site_of_folder, sites_of_folder
     from capedjica.study.study_file import PrivacyTable, Study, StudyFile, write_study
 
     file = out / "study.toml" if out.is_dir() else out
     if file.exists():
         raise InputError(f"{file} already exists and is not overwritten; give another file")
     shape = None if image_shape is None else image_size(image_shape)
-    sites = read_sites(site or [], "--site", site_of_folder)
+    folders: list[str | Path] = []
+
+    def of_folder(folder: str, subjects: int | None) -> SiteTable:
+        folders.append(folder)
+        return site_of_folder(folder, subjects)
+
+    sites = read_sites(site or [], "--site", of_folder)
     if sites_folder:
         sites += sites_of_folder(sites_folder)
+        folders += site_files(sites_folder)
     if site_file:
-        sites += read_site_file(site_file, site_of_folder)
+        sites += read_site_file(site_file, of_folder)
     if atlas is not None and regions is not None:
         raise InputError("--atlas is for images and --regions is for tables; got both, give only one")
     images = {"atlas": atlas or regions, "mask": mask}
@@ -195,6 +202,7 @@ def new(
         privacy=PrivacyTable(epsilon=answers["--epsilon"], delta=delta),
         sites=tuple(sites),
     )
+    check_widths(folders, content.features)
     draft = len(sites) < 2
     made = {} if known is None else {TEMPLATE: as_file(known.template.maps)}
     names = region_names(regions or atlas)

@@ -169,7 +169,7 @@ def approve(
             for words in show_offer(home, given, Console(highlight=False))["refusals"]:
                 typer.echo(f"\nThis site cannot approve it: {words}.")
             return
-        participation.check_terms(home, given)
+        participation.check_offer(home, given)
         show_terms(home, given, Console(highlight=False))
         if signer is not None:
             typer.echo(
@@ -464,7 +464,9 @@ def purge(
     removed = SeriesCache(home.cache_path).purge()
     typer.echo(f"Removed {removed} extracted series from {home.cache_path}.")
     if results:
-        typer.echo(f"Removed the results of {purge_results(home)} studies from {home.results_path}.")
+        n_studies = purge_results(home)
+        of = "1 study" if n_studies == 1 else f"{n_studies:,} studies"
+        typer.echo(f"Removed the results of {of} from {home.results_path}.")
 
 
 @app.command()

@@ -21,7 +21,7 @@ from capedjica.privacy.ledger import Spent
 from capedjica.site.consent.consents import read_withdrawn
 from capedjica.site.home import SiteHome
 from capedjica.site.participants.approved_scans import differences, read_record, record_path
-from capedjica.site.participants.cohort import Roll, Tick, call_roll, look, measure
+from capedjica.site.participants.cohort import Roll, Tick, call_roll, look, measure, wrong_width
 from capedjica.site.participants.enrolment import read_enrolment
 from capedjica.site.participants.outliers import Measured, oddities
 from capedjica.study.study_file import Study, StudyFile, changes, read_study_file
@@ -324,11 +324,17 @@ def _scans(home: SiteHome, study: Study, scans: Scans) -> list[str]:
     if roll.enrolment is None:
         expected, count = study.contract.enrolled[home.settings.name], len(roll.people)
         wrong = f"the study expects {expected} subjects, but {home.data_path} contains {count}"
-        return [wrong] * (count != expected) + _told(fatal)
+        return [wrong] * (count != expected) + (_told(fatal) or _wrong_width(study, scans))
     if {person.name for person in roll.found} <= {problem.name for problem in fatal}:
         first = fatal[0] if fatal else f"{home.data_path} contains none of them"
         return [f"none of its {len(roll.people)} enrolled participants is usable; the first reason: {first}"]
-    return []
+    return _wrong_width(study, scans)
+
+
+def _wrong_width(study: Study, scans: Scans) -> list[str]:
+    """Return a reason if no table fits the study; scans that were read have been checked already."""
+    words = None if scans.read else wrong_width(scans.roll.found, study.content.features)
+    return [] if words is None else [words]
 
 
 def _unusable(scans: Scans) -> list[str]:

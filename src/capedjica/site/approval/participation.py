@@ -45,6 +45,12 @@ def approve(home: SiteHome, study: Study, tick: Tick = lambda: None) -> None:
         write_record(home, study, record)
 
 
+def check_offer(home: SiteHome, study: Study) -> None:
+    """Raise InputError if the site cannot approve the study with its current scans, before it is asked to."""
+    later = home.settings.policy.auto_approve or has_begun(home, study)
+    check_terms(home, study, None if later else Scans(home, study, read=False))
+
+
 def check_terms(home: SiteHome, study: Study, scans: Scans | None = None) -> None:
     """Raise InputError if the site cannot approve the study; without ``scans``, they are not checked."""
     for reason in why_not(home, study, scans, approving=True):

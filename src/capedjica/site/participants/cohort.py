@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -192,8 +192,31 @@ def _plain_features(people: list[Person]) -> Features:
     if any(map(is_image, paths)):
         return open_features(_PLAIN_IMAGES, Path(), None)
     # The usual width rather than that of the first file, which may be an outlier.
-    widths = [width for width in map(_n_columns, paths[:_FOR_THE_WIDTH]) if width is not None]
+    widths = list(_widths(paths).values())
     return open_features(FeatureTable(), Path(), mode(widths) if widths else 1)
+
+
+def wrong_width(people: Iterable[Person], features: FeatureTable) -> str | None:
+    """Return in words that the tables have another number of columns than a study; None if one of them fits.
+
+    Only the first tables are read, so that this is known before every scan is checked.
+    """
+    expected = features.n_features
+    if features.kind != "columns" or expected is None:
+        return None
+    recordings = (recording for person in people for recording in person.recordings)
+    paths = [one.path for one in recordings if one.row is None and not is_image(one.path)]
+    found = _widths(paths)
+    if not found or expected in found.values():
+        return None
+    first = next(iter(found))
+    return f"its tables have {found[first]} columns ({first}); expected {expected}, the features of the study"
+
+
+def _widths(paths: Sequence[Path]) -> dict[Path, int]:
+    """Return the number of columns of each of the first tables; unreadable tables are skipped."""
+    found = ((path, _n_columns(path)) for path in paths[:_FOR_THE_WIDTH])
+    return {path: width for path, width in found if width is not None}
 
 
 def _n_columns(path: Path) -> int | None:
