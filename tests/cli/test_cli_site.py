@@ -405,7 +405,7 @@ def test_results_and_purge(tmp_path, cli):
     assert (site / "results").exists()
     purged = cli("site", "purge", str(site), "--results")
     assert "Removed 0 extracted series" in purged.stdout
-    assert "Removed the results of 1 studies" in purged.stdout
+    assert "Removed the results of 1 study" in purged.stdout
     assert not (site / "results").exists()
     assert state_of(site) == before
     nothing = cli("site", "results", str(tmp_path / "none"), "--site", str(site))

@@ -136,7 +136,7 @@ def test_new_studies_of_tables_take_an_image_of_their_regions(tables, parcels, t
     assert (out.parent / "parcels.tsv").exists()
     other = ("study", "new", tmp_path / "other.toml", *options, "--regions", parcels)
     for more, message in (
-        (["--features", "99"], "n_features is 99, but the atlas has 100 regions"),
+        (["--features", "99"], "its tables have 100 columns"),
         (["--atlas", parcels], "--atlas is for images and --regions is for tables"),
         (["--image-shape", "10x10"], "columns that are regions"),
     ):

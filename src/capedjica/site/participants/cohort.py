@@ -221,7 +221,7 @@ def _widths(paths: Sequence[Path]) -> dict[Path, int]:
 
 def _n_columns(path: Path) -> int | None:
     try:
-        return int(read_scan(path).shape[1])
+        return int(read_scan(path).shape[1]) or None
     except Exception:
         return None
 
