@@ -410,3 +410,36 @@ def test_a_study_that_fits_no_table_of_a_site_is_not_approved(narrow, cli):
         assert "expected 200" in refused.stderr
         assert not list(narrow.glob("*/approved/*.toml"))
     assert SiteHome.load(narrow / "a").totals() is None
+
+
+def test_status_takes_the_folder_of_a_run_too(tmp_path, monkeypatch, cli):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    make_study(tmp_path, iterations=1)
+    out = str(tmp_path / "other")
+    assert cli("run", str(tmp_path), "--out", out).returncode == 0
+    looked = cli("status", out)
+    assert looked.returncode == 0
+    assert "complete" in looked.stdout
+    assert looked.stdout == cli("status", str(tmp_path), "--out", out).stdout
+    # Next to the study there is none, and it is said where a run was looked for.
+    absent = cli("status", str(tmp_path))
+    assert absent.returncode == 10
+    assert "there is no run in" in absent.stdout
+    assert "--out" in absent.stdout
+
+
+@pytest.mark.parametrize("command", ["results", "report"])
+def test_packed_results_are_to_be_unpacked(command, site, tmp_path, cli):
+    packed = tmp_path / "results.zip"
+    packed.write_bytes(b"PK\xff\xfe")
+    refused = cli("site", command, str(packed), str(site))
+    assert refused.returncode == 2
+    assert "results.zip is packed; unpack it into a folder" in refused.stderr
+
+
+def test_where_no_site_is_given_and_none_is_here(tmp_path, cli, monkeypatch):
+    """A first argument that is a site, where a run is expected, is told apart from a missing file."""
+    monkeypatch.chdir(tmp_path)
+    refused = cli("site", "report", "north")
+    assert refused.returncode == 2
+    assert "no site was given, and the current folder has no site.toml" in refused.stderr

@@ -92,3 +92,29 @@ def test_status_of_damaged_progress_is_an_error_in_one_line(sealed, tmp_path, mo
     ended = run_main(["status", str(sealed[0].folder), "--out", str(tmp_path)], monkeypatch, capsys)
     assert ended.returncode == 2
     assert "is not a valid progress file of a run" in ended.stderr
+
+
+def test_status_of_a_complete_run_whose_kits_were_removed(study, monkeypatch, capsys):
+    """After a study its kits are deleted; where its sites were is still told."""
+    run = study.folder / "run"
+    assert run_main(["run", str(study.folder)], monkeypatch, capsys).returncode == 0
+    (run / "progress.json").write_text(
+        '{"phase": "complete", "present": ["s1", "s2", "s3"], "lost": {"s4": "no reply"}, "updated": "noon"}'
+    )
+    for given in (study.folder, run):
+        ended = run_main(["status", str(given), "--json"], monkeypatch, capsys)
+        facts = json.loads(ended.stdout)
+        assert (ended.returncode, facts["words"]) == (0, "complete since noon")
+        assert facts["server"] == "none: no federation folder with its study"
+        words = ["took part"] * 3 + ["did not finish: no reply"]
+        assert [site["words"] for site in facts["sites"]] == words
+
+
+def test_status_of_the_folder_of_a_run_finds_the_server(study, monkeypatch, capsys):
+    run, port = study.folder / "run", own_port()
+    assert run_main(["run", str(study.folder)], monkeypatch, capsys).returncode == 0
+    provision(study, "localhost", port)
+    (run / "progress.json").write_text('{"phase": "complete", "present": ["s1"], "updated": "noon"}')
+    ended = run_main(["status", str(run), "--json"], monkeypatch, capsys)
+    assert ended.returncode == 0
+    assert json.loads(ended.stdout)["server"] == f"localhost:{port}, not running"

@@ -558,6 +558,9 @@ def test_status_tells_what_is_not_connected(site, monkeypatch, capsys):
         code, (facts,) = status_of(home, monkeypatch, capsys)
         assert (code, facts["state"]) == (11, "connecting")
         assert facts["agent"].endswith("no question yet")
+        again = run_main(["site", "start", str(home.folder)], monkeypatch, capsys)
+        assert (again.returncode, again.stdout) == (2, "")
+        assert "site s1 already takes part in 'A small study', as process" in again.stderr
         assert facts["carrier"].startswith("confined by ")
         said = run_main(["site", "status", str(home.folder)], monkeypatch, capsys).stdout
         assert "not connected yet: the server does not answer" in said
@@ -590,6 +593,9 @@ def test_a_kit_is_found_by_the_beginning_of_its_study(sealed, site):
     keep(home, file)
     name = sealed[0].hash.hex()
     assert kits.find_kit(home, name[:6]).label.study == name
+    assert kits.find_kit(home, "A small study").label.study == name
+    with pytest.raises(InputError, match=rf"no kits .* Its kits: 'A small study' \({name[:16]}\)"):
+        kits.forget(home, "A small")
     with pytest.raises(InputError, match="site s1 has no kit of study ffffffff"):
         kits.find_kit(home, "ffffffff")
     later = shutil.copytree(kits.find_kit(home).path, home.folder / "studies" / "later")

@@ -43,6 +43,10 @@ WhiteMatterOption = Annotated[
 ]
 _Alias = Annotated[Path | None, typer.Option("--site", help="Same as SITE.")]
 _ALIAS: Final = "site_option"
+_NO_SITE: Final = (
+    "no site was given, and the current folder has no site.toml; expected a site's folder or its site.toml; "
+    "to create a site: capedjica site init NAME"
+)
 
 
 def of_a_site(command: Callable[..., None]) -> Callable[..., None]:
@@ -56,6 +60,8 @@ def of_a_site(command: Callable[..., None]) -> Callable[..., None]:
         named = [path for path in (given.pop("site"), given.pop(_ALIAS)) if path is not None]
         if len(named) > 1:
             raise InputError(f"got two sites, {named[0]} and --site {named[1]}; expected one")
+        if not named and not Path("site.toml").exists():
+            raise InputError(_NO_SITE)
         command(site=next(iter(named), Path(".")), **given)
 
     own = inspect.signature(command, eval_str=True)

@@ -23,13 +23,11 @@ def fenced(heading, language):
     return "".join(re.findall(rf"```{language}\n(.*?)```", ways()[heading], re.DOTALL))
 
 
-def simulated(folder, name, options):
-    """Lay simulated scans out as a folder for each site, which is not yet a site."""
-    run_script(f"capedjica simulate scratch {options}", folder)
+def simulated(folder):
+    """Run the commands of the page that simulate data."""
+    run_script(fenced("Simulated data", "sh"), folder)
     for fifo in ("ask", "answer"):
         (folder / fifo).unlink()
-    for home in (folder / "scratch" / "sites").iterdir():
-        shutil.copytree(home / "data", folder / name / home.name)
 
 
 def arrays(folder):
@@ -39,15 +37,6 @@ def arrays(folder):
     (folder / "people.tsv").rename(folder / "abide_cc200" / "participants.tsv")
     shutil.rmtree(folder / "nilearn_data")
     shutil.copy(ROOT / "examples" / "cc200_centres.csv", folder)
-
-
-def tables(folder):
-    simulated(folder, "my_tables", "--sites 3 --subjects 24 --components 3 --timepoints 80 --image-side 8")
-
-
-def derivatives(folder):
-    options = "--format bids --sites 3 --subjects 9 --components 3 --timepoints 80 --voxel-size 12"
-    simulated(folder, "my_derivatives", options)
 
 
 def people(folder):
@@ -62,8 +51,8 @@ def people(folder):
 
 LAYOUTS = {
     "Arrays in one archive": arrays,
-    "Tables of regions": tables,
-    "fMRIPrep derivatives": derivatives,
+    "Tables of regions": simulated,
+    "fMRIPrep derivatives": simulated,
     "A participant table": people,
 }
 # The other ways differ in what is read, and that is tested where it is read.

@@ -68,5 +68,5 @@ def provision(
         f"Keep secret: {federation.root_path} and {federation.key_path}. Port {port} of {host} must be open "
         "to the sites."
     )
-    typer.echo("Next, at each site: capedjica site approve NAME.zip; capedjica site start")
+    typer.echo("Next, at each site: capedjica site join NAME.zip SITE")
     typer.echo(f"Next, here: capedjica run {shlex.quote(str(study))} --engine flare")

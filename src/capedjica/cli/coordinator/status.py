@@ -24,9 +24,9 @@ _EVERY_SECONDS = 1.0
 
 
 def status(
-    study: Annotated[Path, typer.Argument(metavar="[STUDY]", help="The study.toml, or its folder.")] = Path(
-        "."
-    ),
+    study: Annotated[
+        Path, typer.Argument(metavar="[STUDY]", help="The study.toml, its folder, or the folder of a run.")
+    ] = Path("."),
     out: Annotated[
         Path | None, typer.Option(help="Run folder; by default 'run' next to the study.toml.")
     ] = None,
@@ -38,10 +38,7 @@ def status(
     Shows connected sites, the current stage and the epsilon spent so far.
     Exit codes for scripts: 0 complete, 10 not sealed or not started, 11 running, 12 stopped.
     """
-    from capedjica.study.study_file import Study
-
-    given = Study.load(study)
-    run = out or (study if study.is_dir() else study.parent) / "run"
+    given, run = _placed(study, out)
     look = _looker(given, run)
     facts = look(given, run)
     console = Console(highlight=False)
@@ -67,13 +64,27 @@ def status(
     raise typer.Exit({"complete": 0, "running": 11, "stopped": 12}.get(facts["state"], 10))
 
 
+def _placed(path: Path, out: Path | None) -> tuple[Study, Path]:
+    """Return a study and the folder of its run, given the study or the run."""
+    from capedjica.coordinator.drafts import sealed_path
+    from capedjica.study.study_file import Study
+
+    study = Study.load(path)
+    if out is not None or not (path / "run.json").exists():
+        return study, out or (path if path.is_dir() else path.parent) / "run"
+    above = path.resolve().parent
+    # The kits, and with them the server, are next to the coordinator's own study.toml.
+    beside = Study.load(above) if sealed_path(above).exists() else study
+    return beside if beside.hash == study.hash else study, path
+
+
 def _looker(study: Study, run: Path) -> Callable[[Study, Path], dict[str, Any]]:
     """Return the status function for a run on this machine or, if the study is sealed, on several."""
     from capedjica.coordinator.drafts import sealed_path
     from capedjica.coordinator.run import run_status
 
-    begun_here = (run / "run.json").exists() and not (run / "progress.json").exists()
-    if begun_here or not sealed_path(study.folder).exists():
+    begun, by_a_server = ((run / name).exists() for name in ("run.json", "progress.json"))
+    if not by_a_server and (begun or not sealed_path(study.folder).exists()):
         return run_status.look
     need_flare()
     from capedjica.coordinator.flare.status import look

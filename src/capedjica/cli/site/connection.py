@@ -25,10 +25,11 @@ if TYPE_CHECKING:
 _EVERY_SECONDS = 2.0
 WhichOption = Annotated[
     str | None,
-    typer.Option("--study", help="Study, given by a prefix of its hash; by default the latest."),
+    typer.Option("--study", help="Study, given by its title or a prefix of its hash; by default the latest."),
 ]
 AnyOption = Annotated[
-    str | None, typer.Option("--study", help="Study, given by a prefix of its hash; by default all.")
+    str | None,
+    typer.Option("--study", help="Study, given by its title or a prefix of its hash; by default all."),
 ]
 
 
@@ -80,6 +81,11 @@ def start(
     from capedjica.site.flare.status import await_connection
 
     home, kit, given = _ready(site, study)
+    if not foreground and (process := processes.running(kit.path)) is not None:
+        raise InputError(
+            f"site {home.settings.name} already takes part in '{given.content.title}', as process {process}; "
+            f"to see its connection: capedjica site status {shlex.quote(str(site))}"
+        )
     confinement = choose(home, kit, unconfined=unconfined)
     note_unconfined(home, given, confinement)
     typer.echo(
@@ -237,7 +243,9 @@ def _view(name: str, found: list[dict[str, Any]]) -> Group:
 
 @of_a_site
 def forget(
-    study: Annotated[str, typer.Argument(metavar="STUDY", help="Prefix of the study's hash.")],
+    study: Annotated[
+        str, typer.Argument(metavar="STUDY", help="Title of the study, or a prefix of its hash.")
+    ],
     site: SiteArgument,
 ) -> None:
     """Remove the kit of a finished study.

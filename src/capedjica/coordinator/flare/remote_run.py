@@ -26,6 +26,7 @@ from capedjica.mechanisms.messages import VERSION
 from capedjica.study.study_file import Study
 from capedjica.tools.locks import locked
 from capedjica.tools.log_files import logged
+from capedjica.tools.text import counted
 
 # Interval between checks of which sites are connected.
 _LOOK_SECONDS: Final = 0.5
@@ -159,11 +160,13 @@ class _Run:
                 return
             if time.monotonic() > until:
                 missing = ", ".join(name for name, there in present.items() if not there)
-                if sum(present.values()) >= needed:
+                n_present = sum(present.values())
+                if n_present >= needed:
                     return
                 spent = "" if self._has_begun else "This attempt spent nothing; "
                 raise ProtocolError(
-                    f"{sum(present.values())} sites are connected, {needed} are needed; missing: {missing}. "
+                    f"{counted(n_present, 'site')} {'is' if n_present == 1 else 'are'} connected, {needed} "
+                    f"are needed; missing: {missing}. "
                     f"{spent}run the same command when the missing sites are back"
                 )
             time.sleep(_LOOK_SECONDS)

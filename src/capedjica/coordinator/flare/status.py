@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from capedjica.coordinator.flare.federation import Federation, read_connected
+from capedjica.coordinator.drafts import sealed_path
+from capedjica.coordinator.flare.federation import FOLDER, Federation, read_connected
 from capedjica.coordinator.flare.progress import Progress, read_progress
+from capedjica.coordinator.run.run_folder import RunFolder
 from capedjica.errors import InputError
 from capedjica.flare import processes
 from capedjica.flare.certificates import certificate_warning
@@ -21,7 +23,7 @@ def look(study: Study, run: Path) -> dict[str, Any]:
     try:
         federation = Federation.beside(study)
     except InputError as error:
-        return _facts(study, "not sealed", str(error), {}, None)
+        return _without_kits(study, run, str(error))
     server = processes.running(federation.path)
     progress = read_progress(run)
     present = _present(federation, progress) if server is not None else {}
@@ -32,6 +34,15 @@ def look(study: Study, run: Path) -> dict[str, Any]:
         "server": f"{where}, process {server}" if server is not None else f"{where}, not running",
         "warnings": federation_warnings(federation),
     }
+
+
+def _without_kits(study: Study, run: Path, reason: str) -> dict[str, Any]:
+    """Return the status of a study whose kits were never created, or were removed after its run."""
+    if sealed_path(study.folder).exists() or RunFolder(run).check(study) is None:
+        return _facts(study, "not sealed", reason, {}, None)
+    progress = read_progress(run)
+    state, words = _state(progress, False)
+    return _facts(study, state, words, {}, progress) | {"server": f"none: no {FOLDER} folder with its study"}
 
 
 def federation_warnings(federation: Federation) -> list[str]:
@@ -86,6 +97,7 @@ def roll_call(study: Study, connected: Mapping[str, bool], progress: Progress | 
     """
     lost: Mapping[str, str] = {} if progress is None else progress.lost
     answered = () if progress is None else progress.present
+    over = progress is not None and progress.phase == "complete"
     return [
         {
             "name": name,
@@ -93,13 +105,15 @@ def roll_call(study: Study, connected: Mapping[str, bool], progress: Progress | 
             "connected": connected.get(name, False),
             "approved": name in answered,
             "lost": lost.get(name, ""),
-            "words": _site_words(connected.get(name), name in answered, lost.get(name)),
+            "words": _site_words(connected.get(name), name in answered, lost.get(name), over),
         }
         for name, count in study.contract.enrolled.items()
     ]
 
 
-def _site_words(connected: bool | None, approved: bool, lost: str | None) -> str:
+def _site_words(connected: bool | None, approved: bool, lost: str | None, over: bool) -> str:
+    if over:
+        return "took part" if lost is None and approved else f"did not finish: {lost or 'it never joined'}"
     known = {True: "connected", False: "not connected", None: "not known: no running server answers"}
     words = known[connected] + "; has approved" * approved
     return words if lost is None else f"{words}; lost during the run: {lost}"

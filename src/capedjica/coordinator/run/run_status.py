@@ -13,8 +13,8 @@ from capedjica.study.study_file import Study
 from capedjica.tools.locks import is_held
 
 _NOT_BEGUN: Final = (
-    "not started and not sealed. To run it on this machine: capedjica run; to run it at sites on other "
-    "machines: capedjica study provision"
+    "not started and not sealed: there is no run in {run} (to look elsewhere: --out). To run it on this "
+    "machine: capedjica run; to run it at sites on other machines: capedjica study provision"
 )
 
 
@@ -23,7 +23,7 @@ def look(study: Study, run: Path) -> dict[str, Any]:
     folder = RunFolder(run)
     state = folder.state()
     if state is None:
-        return _facts(study, "not sealed", _NOT_BEGUN, "not known before the run starts")
+        return _facts(study, "not sealed", _NOT_BEGUN.format(run=run), "not known before the run starts")
     folder.check(study)
     here = "a folder on this machine"
     if state.complete:

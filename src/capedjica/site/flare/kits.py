@@ -77,6 +77,14 @@ class Kit:
             )
         return study
 
+    @property
+    def title(self) -> str:
+        """Title of the study; empty if the study cannot be read."""
+        try:
+            return self.study().content.title
+        except InputError:
+            return ""
+
     def server(self) -> str:
         """Return the address of the server, as ``host:port``."""
         if not is_host(self.label.host) or not 1 <= self.label.port <= 65535:
@@ -92,10 +100,10 @@ def carrier_folder(home: SiteHome, study: str) -> Path:
 
 
 def installed(home: SiteHome, study: str = "") -> list[Kit]:
-    """Return the kits of a site, latest first, of studies whose hash starts with ``study``."""
+    """Return the kits of a site, latest first, of studies with the title ``study`` or a hash that starts so."""
     folders = [path.parent for path in kits_folder(home).glob("*/kit.json")]
     kits = [Kit.load(path) for path in sorted(folders, key=lambda path: -path.stat().st_mtime)]
-    return [kit for kit in kits if kit.label.study.startswith(study)]
+    return [kit for kit in kits if kit.label.study.startswith(study) or kit.title == study]
 
 
 def kits_folder(home: SiteHome) -> Path:
@@ -104,10 +112,10 @@ def kits_folder(home: SiteHome) -> Path:
 
 
 def find_kit(home: SiteHome, study: str | None = None) -> Kit:
-    """Return the kit of a study, given by a prefix of its hash, or the latest kit."""
+    """Return the kit of a study, given by its title or a prefix of its hash, or the latest kit."""
     kits = installed(home, study or "")
     if not kits:
-        which = "" if study is None else f" of study {study[:16]}"
+        which = "" if study is None else f" of study {printable(study[:64])}"
         early = " (to move old kits: capedjica site migrate)" if kits_from_before(home) else ""
         raise InputError(
             f"site {home.settings.name} has no kit{which}{early}; first run: capedjica site approve KIT.zip "
@@ -122,12 +130,12 @@ def kits_from_before(home: SiteHome) -> list[Path]:
 
 
 def forget(home: SiteHome, study: str) -> Kit:
-    """Remove the kit of a study, given by a prefix of its hash; the approval and the ledger stay."""
+    """Remove the kit of a study, given by its title or a prefix of its hash; approval and ledger stay."""
     kits = installed(home, study) if study else []
     if len(kits) != 1:
         raise InputError(
-            f"site {home.settings.name} has {len(kits) or 'no'} kits of studies whose hash starts with "
-            f"{printable(study[:64])!r}; expected exactly one"
+            f"site {home.settings.name} has {len(kits) or 'no'} kits of studies whose title is, or whose hash "
+            f"starts with, {printable(study[:64])!r}; expected exactly one. Its kits: {_listed(home)}"
         )
     _check_unused(home, kits[0].path)
     try:
@@ -136,6 +144,11 @@ def forget(home: SiteHome, study: str) -> Kit:
     except OSError as error:
         raise InputError(f"{kits[0].path} cannot be removed: {error.strerror}") from None
     return kits[0]
+
+
+def _listed(home: SiteHome) -> str:
+    kits = [f"{printable(kit.title)!r} ({kit.label.study[:16]})" for kit in installed(home)]
+    return ", ".join(kits) or "none"
 
 
 def open_kit(path: Path, into: Path) -> Kit:

@@ -88,6 +88,8 @@ def write_local_results(run: Path, home: SiteHome, tick: Callable[[], None] = la
     Each folder appears when it is complete. After an interruption, existing folders are kept. ``tick`` is
     called after each participant.
     """
+    if run.suffix == ".zip":
+        raise InputError(f"{run} is packed; unpack it into a folder of its own and give that folder")
     study = Study.load(run)
     if study.content.features.kind == "table":
         raise InputError(
