@@ -92,5 +92,10 @@ def test_one_site_that_cannot_be_made_leaves_none(tmp_path, monkeypatch):
     with pytest.raises(InputError, match=r"south contains no \.npy"):
         make_sites(tmp_path / "sites", tmp_path / "data", LIMITS)
     assert not (tmp_path / "sites").exists()
+    # Nor in a folder that was there before.
+    (tmp_path / "sites").mkdir()
+    with pytest.raises(InputError, match=r"south contains no \.npy"):
+        make_sites(tmp_path / "sites", tmp_path / "data", LIMITS)
+    assert list((tmp_path / "sites").iterdir()) == []
     with pytest.raises(InputError, match="study_epsilon must be at most total_epsilon"):
         make_sites(tmp_path / "sites", tmp_path / "data", Limits(1.0, 2.0, 1e-5))

@@ -100,7 +100,7 @@ def carrier_folder(home: SiteHome, study: str) -> Path:
 
 
 def installed(home: SiteHome, study: str = "") -> list[Kit]:
-    """Return the kits of a site, latest first, of studies with the title ``study`` or a hash that starts so."""
+    """Return the kits of a site, latest first, of studies with this title or beginning of their hash."""
     folders = [path.parent for path in kits_folder(home).glob("*/kit.json")]
     kits = [Kit.load(path) for path in sorted(folders, key=lambda path: -path.stat().st_mtime)]
     return [kit for kit in kits if kit.label.study.startswith(study) or kit.title == study]
@@ -134,8 +134,8 @@ def forget(home: SiteHome, study: str) -> Kit:
     kits = installed(home, study) if study else []
     if len(kits) != 1:
         raise InputError(
-            f"site {home.settings.name} has {len(kits) or 'no'} kits of studies whose title is, or whose hash "
-            f"starts with, {printable(study[:64])!r}; expected exactly one. Its kits: {_listed(home)}"
+            f"site {home.settings.name} has {len(kits) or 'no'} kits of studies whose title is, or whose "
+            f"hash starts with, {printable(study[:64])!r}; expected exactly one. Its kits: {_listed(home)}"
         )
     _check_unused(home, kits[0].path)
     try:
