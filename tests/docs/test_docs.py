@@ -47,6 +47,7 @@ OTHER_LANGUAGES = {
     ("extending.md", "sh"): "tests/docs/guides/test_guide_extending.py",
     ("extending.md", "toml"): "tests/docs/guides/test_guide_extending.py",
     ("findings.md", "toml"): "tests/docs/guides/test_guide_findings.py",
+    ("getting-started.md", "sh"): "tests/docs/guides/test_guide_ten_minutes.py",
     ("getting-started.md", "toml"): "tests/docs/guides/test_guide_ten_minutes.py",
     ("web.md", "sh"): "tests/web/test_server.py",
 }

@@ -1,8 +1,12 @@
 """Scans that cannot be used: the command line and ``on_bad="zero"`` in Python make the same of them."""
 
+import inspect
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+import capedjica
 from capedjica import CapeDJICA
 from capedjica.errors import InputError
 from tests.support.small_study import COMPONENTS, LENGTH, SIDE, make_study
@@ -53,3 +57,14 @@ def test_by_default_python_names_a_bad_scan_before_anything_is_computed(tmp_path
 def test_where_nothing_is_an_array_the_first_is_named():
     with pytest.raises(InputError, match="site site-1, subject 0 is not an array of numbers"):
         unmixing([[BAD["s4"]] * 2] * 2, on_bad="zero")
+
+
+def test_what_becomes_of_bad_scans_is_documented():
+    public = [getattr(capedjica, name) for name in capedjica.__all__]
+    own = [one for one in public if inspect.isclass(one) and "on_bad" in inspect.signature(one).parameters]
+    assert CapeDJICA in own
+    for one in own:
+        assert 'on_bad : {"raise", "zero"}, default="raise"' in inspect.getdoc(one), one
+    guide = Path(__file__).parents[2] / "docs" / "user-guide" / "getting-started.md"
+    words = " ".join(guide.read_text("utf-8").split())
+    assert 'With `on_bad="zero"` they count as zero, as they do on the command line.' in words
