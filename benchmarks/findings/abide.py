@@ -1,8 +1,8 @@
 """ABIDE, autism against controls: a benchmark of utility, not a finding about autism.
 
-Networks come from three sites that are taken as public (USM, UCLA_1, UM_1), with the centre and scale of the
-outcomes and a prediction of them from covariates; the 17 others are private. Adjusted for age, sex and site:
-the folder has no column of motion.
+Networks come from three sites that are taken as public (USM, UCLA_1, UM_1), with the centre, scale and
+correlation of the outcomes and a prediction of them from covariates; the 17 others are private.
+Adjusted for age, sex and site: the folder has no column of motion.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from benchmarks.utility.abide import MOST_EMPTY, N_COMPONENTS, pooled_icas
 from capedjica.algorithms.glm.analysis import GroupComparisonAnalysis
 from capedjica.algorithms.glm.design import Column, Design, Mode
 from capedjica.algorithms.glm.inference import benjamini_hochberg, two_sided_p
-from capedjica.algorithms.tables.rows import clip_rows
 from capedjica.algorithms.tables.values import Values
 from capedjica.errors import InputError
 from capedjica.privacy import gaussian_mu
@@ -83,6 +82,7 @@ class Data:
     designs: dict[str, FloatArray]
     outcomes: dict[str, FloatArray]
     names: tuple[str, ...]
+    correlation: FloatArray
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -104,6 +104,7 @@ class Data:
             names=self.names,
             covariate_effect=LEFT_OF_COVARIATES,
             largest_adjustment=LARGEST_ADJUSTMENT,
+            correlation=self.correlation,
             **more,  # type: ignore[arg-type]
         )
 
@@ -118,22 +119,23 @@ def prepare(cohort: Cohort, outcome: str) -> Data:
     design = Design(GROUP, COVARIATES)
     designs = {n: np.array([design.encode(row) for row in rows]) for n, rows in cohort.people.items()}
     values = {n: np.array([compute(scan) for scan in site]) for n, site in cohort.scans.items()}
-    slopes, center, scale = _public_prediction(
+    slopes, center, scale, correlation = _public_prediction(
         [designs[n] for n in public.scans], [values[n] for n in public.scans]
     )
     outcomes = {n: (values[n] - designs[n][:, 1:] @ slopes - center) / scale for n in private.scans}
-    return Data({n: designs[n] for n in private.scans}, outcomes, names)
+    return Data({n: designs[n] for n in private.scans}, outcomes, names, correlation)
 
 
 def _public_prediction(
     designs: list[FloatArray], values: list[FloatArray]
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return slopes of the covariates, and centre and scale of what is left, from the public sites."""
+) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+    """Return slopes of covariates, and centre, scale and correlation of what is left, from public sites."""
     table = np.vstack([x - x.mean(axis=0) for x in designs])
     centred = np.vstack([y - y.mean(axis=0) for y in values])
     slopes = np.linalg.lstsq(table, centred, rcond=None)[0][1:]
     left = np.vstack(values) - np.vstack(designs)[:, 1:] @ slopes
-    return slopes, left.mean(axis=0), (centred - table[:, 1:] @ slopes).std(axis=0)
+    within = centred - table[:, 1:] @ slopes
+    return slopes, left.mean(axis=0), within.std(axis=0), np.corrcoef(within.T)
 
 
 def _outcome(outcome: str, public: Cohort, unmixing: FloatArray):  # type: ignore[no-untyped-def]
@@ -177,8 +179,8 @@ def compare(folder: Path, repetitions: int, whole: int, seed: int = 0) -> Iterat
         found = benjamini_hochberg(two_sided_p(truth / errors, np.full(len(truth), 700.0))) <= 0.05
         people = sum(data.sizes.values())
         # Of clipped outcomes, as are the effects that are compared with it.
-        bound = data.analysis("private").bound
-        clipped = {name: clip_rows(y, bound) for name, y in data.outcomes.items()}
+        planned = data.analysis("private")
+        clipped = {name: planned.unshaped(planned.shaped(y)) for name, y in data.outcomes.items()}
         clipped_error = float(np.mean(least_squares(data.designs, clipped)[1]))
         for mode in ("public-groups", "private"):
             for epsilon in EPSILONS:
@@ -193,7 +195,7 @@ def compare(folder: Path, repetitions: int, whole: int, seed: int = 0) -> Iterat
                                 comparison, data.designs, data.outcomes, chance, mu
                             )
                             q = benjamini_hochberg(two_sided_p(effects / _error, np.full(len(truth), 1e6)))
-                            error = _error
+                            error = float(np.mean(_error))
                         else:
                             one = (
                                 comparison.run(data.designs, data.outcomes)

@@ -138,25 +138,27 @@ def least_squares(designs: Designs, outcomes: Outcomes) -> tuple[FloatArray, Flo
 
 def meta_analysis(
     comparison: Comparison, designs: Designs, outcomes: Outcomes, chance: np.random.Generator, mu: float
-) -> tuple[FloatArray, float]:
-    """Return effects and their error from per-site estimates, each with its own noise, weighted by precision.
+) -> tuple[FloatArray, FloatArray]:
+    """Return effects and errors from per-site estimates, each with its own noise, weighted by precision.
 
     Every site spends all of mu on its effects; what it needs to know besides is given to it for nothing.
     Without covariates: at the sizes of sites an adjustment would cost more than it brings.
     """
     analysis = comparison.analysis
-    weighted, total = np.zeros(analysis.size), 0.0
+    weighted, total = np.zeros(analysis.size), np.zeros(analysis.size)
     for name, design in designs.items():
         group = design[:, 0] - design[:, 0].mean()
-        clipped = clip_rows(outcomes[name], analysis.bound)
+        shaped = analysis.shaped(outcomes[name])
+        variance = float(analysis.unshaped(shaped).var(axis=0).mean())
         spread = float(group @ group)
         if spread == 0:
             continue
         reach = float(np.abs(group).max()) if analysis.public_groups else 2.0
         noise = 2 * analysis.bound * reach / mu
-        estimate = (group @ clipped + noise * chance.standard_normal(analysis.size)) / spread
-        precision = 1 / (float(clipped.var(axis=0).mean()) / spread + (noise / spread) ** 2)
-        weighted, total = weighted + precision * estimate, total + precision
+        estimate = group @ shaped + noise * chance.standard_normal(analysis.size)
+        own = analysis.unshaped(estimate) / spread
+        precision = 1 / (variance / spread + (noise * analysis.noise_factors / spread) ** 2)
+        weighted, total = weighted + precision * own, total + precision
     return weighted / total, 1 / np.sqrt(total)
 
 

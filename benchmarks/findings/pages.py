@@ -157,13 +157,13 @@ PAGES: Final = {
         "python -m benchmarks.findings truth --repetitions 300",
     ),
     "abide": Page(
-        "A benchmark of utility, not a finding about autism. 17 private sites; networks, centre, scale and "
-        "the prediction of outcomes from age and sex are those of three sites taken as public (USM, UCLA_1, "
-        "UM_1). Adjusted for age, sex and site; with public groups for age and sex by that prediction alone, "
-        "and what is left of their imbalance is part of the errors. The folder has no column of motion, so "
-        "motion is not adjusted for. Correlation of effects with those of the non-private model; the part of "
-        "its findings (q at most 0.05) that are found again; the size of a non-private subsample with equal "
-        "errors.",
+        "A benchmark of utility, not a finding about autism. 17 private sites; networks, centre, scale, "
+        "correlation and the prediction of outcomes from age and sex are those of three sites taken as "
+        "public (USM, UCLA_1, UM_1). Adjusted for age, sex and site; with public groups for age and sex by "
+        "that prediction alone, and what is left of their imbalance is part of the errors. The folder has "
+        "no column of motion, so motion is not adjusted for. Correlation of effects with those of the non-"
+        "private model; the part of its findings (q at most 0.05) that are found again; the size of a non-"
+        "private subsample with equal errors.",
         (
             "outcome",
             "numbers",

@@ -210,7 +210,8 @@ def private_glm(
         Prior for the residual confounding that noise on the moments of the covariates leaves unadjusted:
         standard deviations of an outcome per standard deviation of a covariate.
     correlation : array (d, d), optional
-        Public correlation of the outcomes, for a global test and simultaneous intervals.
+        Public correlation of the outcomes: less noise on correlated ones, a global test, and simultaneous
+        intervals.
     level : float, default=0.95
         Confidence level of the intervals.
     mechanism, n_colluding, masking, insecure_noise_seed, budget

@@ -54,6 +54,13 @@ v is linear in :math:`c^2`, so the largest v for :math:`0 \le c \le \Gamma` is a
 .. math:: v = \sigma^2_y \bigl(S_{hh} / M + \Gamma^2 \max(0, \delta^2 - S_{hh} / M)\bigr) + \sigma^2 .     (4)
 
 Standard errors with public groups follow from this v.
+
+**Correlated outcomes.** With a public correlation R of the outcomes, the clipped and released vectors are
+:math:`A y` with :math:`A = f R^{-1/4}`, and f such that :math:`\operatorname{tr}(A R A) = d`: their typical
+norm and C stay the same. :math:`A^{-1}` of the released moments are those of y, with the noise
+:math:`\sigma^2 A^{-2}`. Its mean over the outcomes is :math:`(\operatorname{tr} R^{1/2} / d)^2 \le 1` of that
+without R, the least of all A; each outcome has its own (:attr:`GroupComparisonAnalysis.noise_factors`). The
+guarantee does not depend on R, and a wrong R costs only noise.
 """
 
 from __future__ import annotations
@@ -103,6 +110,8 @@ _SMALLEST_VARIANCE: Final = 0.1
 _LEAST_Q: Final = 2.5
 _COMPLETE_SPREAD: Final = 0.05
 _NO_CONTRAST: Final = 2.0**-10
+# Of a public correlation: directions with less variance are treated as if they had this much.
+_SMALLEST_EIGENVALUE: Final = 0.1
 
 
 def default_clip(size: int) -> float:
@@ -154,7 +163,7 @@ class GroupComparisonAnalysis:
     covariate_effect : float
         Prior of the effects of covariates, in standard deviations.
     correlation : array (d, d), optional
-        Public correlation of the outcomes.
+        Public correlation of the outcomes: it gives them less noise (:attr:`noise_factors`).
     level : float
         Confidence level of the intervals.
     """
@@ -198,6 +207,42 @@ class GroupComparisonAnalysis:
     def bound(self) -> float:
         """Clipping bound C."""
         return default_clip(self.size) if self.clip is None else float(self.clip)
+
+    @cached_property
+    def _shape(self) -> tuple[FloatArray, FloatArray] | None:
+        """A and its inverse, for a public correlation of the outcomes."""
+        if self.correlation is None:
+            return None
+        values, vectors = np.linalg.eigh(self.correlation)
+        roots = np.sqrt(np.maximum(values, _SMALLEST_EIGENVALUE))
+        factors = np.sqrt(self.size / roots.sum() / roots)
+        return (vectors * factors) @ vectors.T, (vectors / factors) @ vectors.T
+
+    @cached_property
+    def _noise_covariance(self) -> FloatArray:
+        """Covariance of the noise on the moments of the outcomes, in units of that on a released number."""
+        covariance: FloatArray = np.eye(self.size) if self._shape is None else self._shape[1] @ self._shape[1]
+        return covariance
+
+    @property
+    def noise_factors(self) -> FloatArray:
+        """Noise on the moment of every outcome, in units of that on a released number."""
+        factors: FloatArray = np.sqrt(np.diag(self._noise_covariance))
+        return factors
+
+    @property
+    def noise_factor(self) -> float:
+        """Root mean square of the noise factors: 1 without a public correlation."""
+        return math.sqrt(float((self.noise_factors**2).mean()))
+
+    def shaped(self, outcomes: FloatArray) -> FloatArray:
+        """Return A y of standardised outcomes (M_s, d), clipped to C."""
+        with np.errstate(all="ignore"):
+            return clip_rows(outcomes if self._shape is None else outcomes @ self._shape[0], self.bound)
+
+    def unshaped(self, vectors: FloatArray) -> FloatArray:
+        """Return the outcomes, or their moments, from those of A y."""
+        return vectors if self._shape is None else vectors @ self._shape[1]
 
     @property
     def public_groups(self) -> bool:
@@ -540,7 +585,7 @@ class GroupComparisonAnalysis:
     def _effects_per_design_noise(self) -> float:
         """Ratio of the noise on effects to that on the covariance of the design, by sensitivity and share."""
         *_, design, effects = self.stages()
-        ratio = effects.query.sensitivity() / design.query.sensitivity()
+        ratio = self.noise_factor * effects.query.sensitivity() / design.query.sensitivity()
         return ratio * math.sqrt(design.share / effects.share)
 
     def _findings(
@@ -556,8 +601,8 @@ class GroupComparisonAnalysis:
         remaining = self.confounding(adjustment, square / n_people)
         sampling = variances.values * square / n_people
         confounding = remaining * variances.values
-        null = sampling + noise**2 + confounding
-        moments = mean[: self.size]
+        null = sampling + (noise * self.noise_factors) ** 2 + confounding
+        moments = self.unshaped(mean[: self.size])
         doubt = (variances.uncertainty * (square / n_people + remaining) ** 2) / null**2
         degrees = np.clip(2 / np.maximum(doubt, 1e-12), 3.0, 1e6) if self.release_variances else np.inf
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -569,11 +614,11 @@ class GroupComparisonAnalysis:
             standard_errors=errors * units,
             statistics=moments / np.sqrt(null),
             degrees=np.broadcast_to(degrees, (self.size,)).astype(np.float64),
-            noise=np.where(estimable, noise / max(q, 1e-300), np.inf) * units,
+            noise=np.where(estimable, noise * self.noise_factors / max(q, 1e-300), np.inf) * units,
             names=self.names,
             attenuation=attenuation(self.size, self.bound),
             estimable=bool(estimable),
-            correlation=self._correlation(sampling, null),
+            correlation=self._correlation(sampling, noise, null),
             level=self.level,
             confounding=math.sqrt(float(confounding.mean())) / q if estimable else math.inf,
         )
@@ -609,12 +654,13 @@ class GroupComparisonAnalysis:
         once, twice, plain = powers
         return once, twice, plain
 
-    def _correlation(self, sampling: FloatArray, null: FloatArray) -> FloatArray | None:
-        """Return the correlation of the estimates: that of the outcomes, attenuated by noise."""
+    def _correlation(self, sampling: FloatArray, noise: float, null: FloatArray) -> FloatArray | None:
+        """Return the correlation of the estimates: that of the outcomes and that of the noise."""
         if self.correlation is None:
             return None
-        share = np.sqrt(sampling / null)
-        mixed: FloatArray = np.outer(share, share) * self.correlation
+        deviations = np.sqrt(sampling)
+        covariance = np.outer(deviations, deviations) * self.correlation + noise**2 * self._noise_covariance
+        mixed: FloatArray = covariance / np.sqrt(np.outer(null, null))
         np.fill_diagonal(mixed, 1.0)
         return mixed
 
@@ -719,7 +765,7 @@ class _SiteRows:
         self._analysis = analysis
         first = LEADING + analysis.design.size
         self._leading, self._design = rows[:, :LEADING], rows[:, LEADING:first]
-        self._outcomes = clip_rows(rows[:, first:], analysis.bound)
+        self._outcomes = analysis.shaped(rows[:, first:])
         broken = ~np.isfinite(np.hstack([rows, self._outcomes]))
         self._complete: NDArray[np.bool_] = np.count_nonzero(broken, axis=1) == 0
 
@@ -751,7 +797,7 @@ class _SiteRows:
     def _variances(self) -> FloatArray:
         n_pairs, mark = len(self._complete) // 2, np.zeros(len(self._complete))
         mark[0 : 2 * n_pairs : 2] = self._complete_pairs * self._analysis._pair_mark
-        squares = self._pairs(self._outcomes) ** 2
+        squares = self._pairs(self._analysis.unshaped(self._outcomes)) ** 2
         return np.column_stack([mark, clip_rows(squares, self._analysis.variance_clip)])
 
     def _covariance(self) -> FloatArray:

@@ -84,7 +84,8 @@ def standard_error(
 
 def _effects_noise(analysis: GroupComparisonAnalysis, terms: Noise) -> float:
     share = analysis.stages()[-1].share
-    return unit_noise(terms, analysis.sizes, share) * analysis.effects_query.sensitivity()
+    noise = unit_noise(terms, analysis.sizes, share) * analysis.effects_query.sensitivity()
+    return noise * analysis.noise_factor
 
 
 def _expected_adjustment(
