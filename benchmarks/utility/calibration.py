@@ -35,7 +35,7 @@ from benchmarks.utility.readable import (
 )
 from benchmarks.utility.shared.problems import FloatArray
 from capedjica.algorithms.ica.maps.calibration import between_runs, calibrated
-from capedjica.algorithms.ica.maps.networks import Networks, likeness, peak_order, pseudo_inverse
+from capedjica.algorithms.ica.maps.networks import Networks, peak_order, pseudo_inverse
 
 RUNS: Final = 5
 SIMULATED: Final = {COMPACT: 31, NOISY: 32, SCATTERED: 33, BRAIN: 34}
@@ -67,10 +67,9 @@ class Seen:
     @classmethod
     def of(cls, found: Networks, actual: FloatArray) -> Seen:
         """Return what there is to be seen of a run."""
-        draws = found.draws()
-        assert draws is not None
+        assert found.redrawn is not None
         turned = getattr(found.predict, "keywords", {}).get("turned", 1.0)
-        both = np.array([likeness(found.estimate, draws), np.broadcast_to(turned, len(found.estimate))])
+        both = np.array([found.redrawn, np.broadcast_to(turned, len(found.estimate))])
         # Correlations are in the order of the maps, draws in that of the estimate.
         drawn, own = both[:, peak_order(pseudo_inverse(found.estimate))]
         return cls(drawn, own, found.recoverable, actual)
@@ -113,8 +112,7 @@ def fitted_guided(folder: Path, quick: bool = False) -> float:
     data, told, actual = study(FITTED_GUIDED, SUBJECT, folder, 0, quick), [], []
     for epsilon in QUICK_EPSILONS if quick else EPSILONS:
         found = [data.run(epsilon) for _ in range(2 if quick else RUNS)]
-        drawn = [likeness(one.estimate, one.draws() or (), data.template) for one in found]
-        told.append(float(np.mean(between_runs(np.array(drawn)))))
+        told.append(float(np.mean([between_runs(one.redrawn) for one in found if one.redrawn is not None])))
         actual.append(float(np.mean(between(found, data.template))))
     return float(np.dot(told, actual) / max(np.dot(told, told), np.finfo(float).tiny))
 

@@ -387,7 +387,7 @@ class GuidedMethod:
         turned: _Turned,
         outside: _Outside | None,
     ) -> Iterator[FloatArray]:
-        """Yield (D, R) mixing matrices that might have resulted with different noise.
+        """Yield (K, R) coefficients of mixing matrices that might have resulted with different noise.
 
         As :meth:`capedjica.algorithms.ica.subject_level.SubjectMethod.draws`, from what was published; the
         start is the template, which has no noise.
@@ -407,7 +407,7 @@ class GuidedMethod:
             if taken:
                 elsewhere = leading_subspace(redrawn(released[SUBSPACE], rng), self.n_components)
                 mixing = elsewhere @ (elsewhere.T @ mixing)
-            return self._in_features(mixing)
+            return mixing
 
         return InParallel(draw, range(DRAWS))
 
@@ -424,7 +424,7 @@ class GuidedMethod:
         maps = self._in_features(self._poles.T)
         distances = across(pseudo_inverse(unmixing), maps)
         # Draws contain the noise of the published values once more.
-        squares = np.mean([across(draw, maps) ** 2 for draw in draws], axis=0)
+        squares = np.mean([across(self._in_features(draw), maps) ** 2 for draw in draws], axis=0)
         excess = np.sqrt(np.maximum(squares - distances**2, 0.0))
         energy, n_numbers = self._evidence(turned, outside)
         moved = scipy.stats.chi2.sf(energy, n_numbers) < LEVEL / self.n_components

@@ -46,7 +46,7 @@ from capedjica.algorithms.ica.scan_length import (
     longest_scan,
     reserve,
 )
-from capedjica.algorithms.ica.varimax_start import nearest_rotation, varimax
+from capedjica.algorithms.ica.varimax_start import nearest_rotation, some_features, varimax
 from capedjica.algorithms.kernels import PackedSubjects, skew_statistics
 from capedjica.algorithms.parallel import InParallel, compiled, one_thread
 from capedjica.algorithms.pca import PSD_SPREAD, leading_subspace
@@ -142,6 +142,30 @@ def curvature(n_rotations: int, noise: float) -> float:
     :math:`\nu^2`, so that noise does not degrade the start.
     """
     return 0.1 + max(1.6 / n_rotations, 0.4 * (noise / LOUD) ** 2)
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """What the method computes from the means.
+
+    Attributes
+    ----------
+    V : array (K, R)
+        Basis of the subspace.
+    before, sphering : array (R, R)
+        Spherings before and after the last whitening.
+    start, W : array (R, R)
+        The first and the last rotation.
+    n_iter : int
+        Number of rotations.
+    """
+
+    V: FloatArray
+    before: FloatArray
+    sphering: FloatArray
+    start: FloatArray
+    W: FloatArray
+    n_iter: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -256,48 +280,47 @@ class SubjectMethod:
 
     def _estimate(self, means: Narrowed, number: ComponentNumber, progress: Progress | None) -> Networks:
         with one_thread():
-            V, _, sphering = self._whitening(means)
-            means.publish(pack(V=V, sphering=sphering))
-            maps = self._in_features(V @ sphering)
-            start = W = varimax(maps)
-            unmixing, iteration = maps.T, 0
-            for iteration, W in enumerate(self._rotations(means, start), start=1):
-                unmixing = W @ maps.T
-                if progress is not None:
-                    progress(unmixing, iteration)
-        redrawn_once = cache(lambda: list(self._redrawn(means.released)))
+            found = self._solved(means, progress)
+            unmixing = self._in_features(found.V @ found.sphering @ found.W.T).T
+        redrawn_once = cache(lambda: list(self._redrawn(means.released, found)))
         return Networks(
             unmixing,
-            # Asked for twice; coefficients are small, maps of voxels are not.
-            lambda: map(self._in_features, redrawn_once()),
-            unclipped=lambda: self._unclipped(means.released, W),
+            lambda: iter(redrawn_once()),
+            unclipped=lambda: self._unclipped(means.released, found),
             number=number if number.auto or self.noise > 0 else None,
             denoises=self.noise > 0,
             basis=self.basis,
-            predict=partial(calibrated, turned=np.abs(np.sum(W * start, axis=1))),
-            n_iter=iteration,
+            predict=partial(calibrated, turned=np.abs(np.sum(found.W * found.start, axis=1))),
+            n_iter=found.n_iter,
         )
 
-    def draws(self, released: Sequence[ReleasedMean]) -> Iterator[FloatArray]:
-        """Yield (D, R) mixing matrices that might have resulted with different noise."""
-        return map(self._in_features, self._redrawn(released))
+    def _solved(self, means: Means, progress: Progress | None = None) -> Solution:
+        V, before, sphering = self._whitening(means)
+        means.publish(pack(V=V, sphering=sphering))
+        maps = self._in_features(V @ sphering)
+        start = W = varimax(maps)
+        iteration = 0
+        for iteration, W in enumerate(self._rotations(means, start), start=1):
+            if progress is not None:
+                progress(W @ maps.T, iteration)
+        return Solution(V, before, sphering, start, W, iteration)
 
-    def _redrawn(self, released: Sequence[ReleasedMean]) -> Iterator[FloatArray]:
+    def draws(self, released: Sequence[ReleasedMean]) -> Iterator[FloatArray]:
+        """Yield (K, R) coefficients of mixing matrices that might have resulted with different noise."""
+        return self._redrawn(released, self._solved(Replay(released)))
+
+    def _redrawn(self, released: Sequence[ReleasedMean], found: Solution) -> Iterator[FloatArray]:
         r"""Yield (K, R) coefficients of mixing matrices that might have resulted with different noise.
 
         The noise of each release is drawn again and added to the published value (which has its own noise, so
         the draws vary somewhat more than runs would): on the mean projector; on the second whitening, which
         is measured after the first and thus compensates for its noise; and on the rotations. These start
-        where varimax would start with the drawn maps. An error in W, from its start or from the noise of an
-        iteration, is reduced by every later iteration to :math:`1 - a h / k` of it, where a is the step, k
-        the curvature and h the response of the mean to an angle (`RESPONSE`).
+        where varimax would start with the drawn maps, near the actual start. An error in W, from its start or
+        from the noise of an iteration, is reduced by every later iteration to :math:`1 - a h / k` of it,
+        where a is the step, k the curvature and h the response of the mean to an angle (`RESPONSE`).
         """
-        replay = Replay(released)
-        V, before, sphering = self._whitening(replay)
-        inside = self._in_features(V @ sphering)
-        start = W = varimax(inside)
-        for W in self._rotations(replay, start):  # noqa: B007 (the last one counts)
-            pass
+        inside = found.V @ found.sphering
+        start = varimax(self._in_some_features(inside), found.start)
         *_, last = (release for release in released if release.stage == FINE)
         noise = [release.noise for release in released if release.stage == ROTATION]
         turns = [step_length(i, self.n_rotations) / self._stiffness for i in range(1, len(noise) + 1)]
@@ -307,27 +330,39 @@ class SubjectMethod:
             rng = np.random.default_rng(number)  # input and output are public: nothing needs protection
             subspace, fine = (redrawn(release, rng) for release in (released[SUBSPACE], last))
             other = leading_subspace(subspace, self.n_components)
-            further = whitened_further(before, unsvec(fine), self.floor)
-            elsewhere = self._in_features(other @ further)
-            angles = kept * angles_between(start, alike(varimax(elsewhere) @ (elsewhere.T @ inside), start))
+            further = whitened_further(found.before, unsvec(fine), self.floor)
+            elsewhere = other @ further
+            across = elsewhere.T @ inside
+            there = varimax(self._in_some_features(elsewhere), nearest_rotation(found.start @ across.T))
+            angles = kept * angles_between(start, alike(there @ across, start))
             angles += spread * rng.standard_normal(angles.shape)
-            mixing = V @ np.linalg.inv(further) @ rotate(W, angles).T
+            mixing = found.V @ np.linalg.inv(further) @ rotate(found.W, angles).T
             coefficients: FloatArray = other @ (other.T @ mixing)
             return coefficients
 
         # Without noise all draws are the same.
         return InParallel(draw, range(DRAWS if self.noise else 1))
 
-    def _unclipped(self, released: Sequence[ReleasedMean], W: FloatArray) -> FloatArray | None:
+    def _unclipped(self, released: Sequence[ReleasedMean], found: Solution) -> FloatArray | None:
         """Return the similarity of each map to that without clipping; None if nothing was clipped."""
         if self.noise == 0:
             return None
-        _, before, _ = self._whitening(Replay(released))
-        return likeness_unclipped(before, released[FINE], self.clips[FINE], W)
+        return likeness_unclipped(found.before, released[FINE], self.clips[FINE], found.W)
 
     def _in_features(self, inside: FloatArray) -> FloatArray:
         """Convert columns of K coefficients to columns of D features."""
         return inside if self.basis is None else self.basis.T @ inside
+
+    @cached_property
+    def _some_features(self) -> FloatArray | None:
+        """The public basis (features, K) in those features on which varimax compares starts."""
+        return None if self.basis is None else self.basis.T[some_features(self.n_features)]
+
+    def _in_some_features(self, inside: FloatArray) -> FloatArray:
+        """Convert columns of K coefficients to columns of representative features."""
+        if self._some_features is None:
+            return inside[some_features(len(inside))]
+        return self._some_features @ inside
 
     def _whitening(self, means: Means) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Return the subspace, and the spherings before and after the last whitening."""

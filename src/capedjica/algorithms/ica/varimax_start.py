@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from capedjica.algorithms.parallel import compiled
 from capedjica.tools.arrays import FloatArray
@@ -18,10 +19,18 @@ STARTS: Final = 4
 MAX_ITERATIONS: Final = 500
 # An initial value need not be exact.
 TOLERANCE: Final = 1e-6
+# Features on which starts are compared: with more, as with voxels, the best start is refined on all.
+ENOUGH_FEATURES: Final = 4096
 _TILE: Final = 256  # rows whose rotation stays in the cache
 
 
-def varimax(maps: FloatArray) -> FloatArray:
+def some_features(n_features: int) -> NDArray[np.intp]:
+    """Return indices of features that represent all: a public random choice if there are many."""
+    chosen = np.random.default_rng(0).permutation(n_features)[:ENOUGH_FEATURES]
+    return np.sort(chosen)
+
+
+def varimax(maps: FloatArray, near: FloatArray | None = None) -> FloatArray:
     r"""Return the orthogonal (R, R) matrix W of the most concentrated maps, the best of several starts.
 
     It maximises
@@ -34,11 +43,16 @@ def varimax(maps: FloatArray) -> FloatArray:
     ----------
     maps : array (D, R)
         A. The starts are the same for all maps, so the result is a function of them.
+    near : array (R, R), optional
+        The only start, if W is approximately known.
     """
-    rng = np.random.default_rng(0)
-    maps, size = np.ascontiguousarray(maps, dtype=np.float64), maps.shape[1]
+    maps = np.ascontiguousarray(maps, dtype=np.float64)
+    if near is not None:
+        return _climb(maps, near)[1]
+    some, size, rng = maps[some_features(len(maps))], maps.shape[1], np.random.default_rng(0)
     starts = [np.linalg.qr(rng.standard_normal((size, size)))[0] for _ in range(STARTS)]
-    return max((_climb(maps, start) for start in starts), key=lambda end: end[0])[1]
+    best = max((_climb(some, start) for start in starts), key=lambda end: end[0])[1]
+    return best if len(some) == len(maps) else _climb(maps, best)[1]
 
 
 def _climb(maps: FloatArray, W: FloatArray) -> tuple[float, FloatArray]:

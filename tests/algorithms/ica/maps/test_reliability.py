@@ -126,6 +126,24 @@ def test_stability_is_in_the_order_of_the_maps():
     assert abs(np.corrcoef(mixing_of(unmixing)[:, lowest], mixing[:, 2])[0, 1]) == pytest.approx(1)
 
 
+@pytest.mark.parametrize("constant", [True, False])
+def test_maps_are_compared_by_their_coefficients_alone(constant):
+    """A basis that contains the constant map, or does not: the correlations are those of the maps."""
+    rng = np.random.default_rng(3)
+    parts = rng.standard_normal((12, 90))
+    parts[0] = 1.0
+    if not constant:
+        parts -= parts.mean(axis=1, keepdims=True)
+        parts[0] = rng.standard_normal(90)
+    basis = np.linalg.qr(parts.T)[0].T
+    coefficients = rng.standard_normal((12, 4)) + 1
+    draws = [coefficients + rng.standard_normal((12, 4)) for _ in range(5)]
+    unmixing = pseudo_inverse(basis.T @ coefficients)
+    expected = likeness(unmixing, [basis.T @ draw for draw in draws])
+    np.testing.assert_allclose(likeness(unmixing, draws, basis=basis), expected, atol=1e-9)
+    assert expected.max() < 0.99
+
+
 def test_other_methods_do_not_claim_to_know():
     data = make_synthetic(2, 20, 3, 60, 8, 0)
     assert CapeDJICA(3, 10.0, method="paper", max_iter=3).fit(data.sites).stability_ is None

@@ -63,14 +63,14 @@ def denoised(
     mixing : array (D, R)
         The raw maps.
     draws : iterable of arrays (D, R)
-        The maps that might have resulted with different noise.
+        The maps that might have resulted with different noise; with a basis, their coefficients (K, R).
     basis : array (K, D), optional
         Orthonormal rows, the smoothest first.
     template : array (D, R), optional
         The prior's maps, in the same order.
     """
     inside = mixing if basis is None else basis @ mixing
-    noise = _noise(inside, draws, basis)
+    noise = _noise(inside, draws)
     known = None if template is None else (template if basis is None else basis @ template)
     expected = np.zeros_like(inside) if known is None else known * _fit(inside, known)
     apart = inside - expected
@@ -80,12 +80,9 @@ def denoised(
     return maps if basis is None else basis.T @ maps
 
 
-def _noise(inside: FloatArray, draws: Iterable[FloatArray], basis: FloatArray | None) -> FloatArray:
+def _noise(inside: FloatArray, draws: Iterable[FloatArray]) -> FloatArray:
     """Return the variance of each coefficient, from draws scaled to fit the maps."""
-    squares = []
-    for draw in draws:
-        other = draw if basis is None else basis @ draw
-        squares.append((other * _fit(inside, other) - inside) ** 2)
+    squares = [(draw * _fit(inside, draw) - inside) ** 2 for draw in draws]
     return np.asarray(np.mean(squares, axis=0))
 
 

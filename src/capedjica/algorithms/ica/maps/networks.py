@@ -71,7 +71,10 @@ def mixing_of(unmixing: FloatArray, template: Template | None = None) -> FloatAr
 
 
 def likeness(
-    unmixing: FloatArray, draws: Iterable[FloatArray], template: Template | None = None
+    unmixing: FloatArray,
+    draws: Iterable[FloatArray],
+    template: Template | None = None,
+    basis: FloatArray | None = None,
 ) -> FloatArray:
     """Return the median correlation of each map with its redrawn versions, between 0 and 1.
 
@@ -80,13 +83,21 @@ def likeness(
     unmixing : array (R, D)
         The estimate.
     draws : iterable of arrays (D, R)
-        Mixing matrices that might have resulted with different noise, in the order of the unmixing matrix.
+        Mixing matrices that might have resulted with different noise, in the order of the unmixing matrix;
+        with a basis, their coefficients (K, R).
     template : Template, optional
         Compare only the part of every map that is orthogonal to that of this template.
+    basis : array (K, D), optional
+        Orthonormal rows, of which the maps are combinations.
     """
     with one_thread():
-        own = _unit(_without(pseudo_inverse(unmixing), template))
-        correlations = [np.sum(own * _unit(_without(draw, template)), axis=0) for draw in draws]
+        maps = pseudo_inverse(unmixing)
+        if basis is not None and template is None:
+            own, others = basis @ maps, iter(draws)
+        else:
+            own, others, basis = maps, in_features(draws, basis), None
+        own = _unit(_without(own, template), basis)
+        correlations = [np.sum(own * _unit(_without(draw, template), basis), axis=0) for draw in others]
         # The sign of a map is arbitrary, that of a difference from a template is not.
         alike = np.maximum(correlations, 0.0) if template else np.abs(correlations)
     return np.asarray(np.minimum(np.median(alike, axis=0), 1.0))
@@ -105,8 +116,25 @@ def _without(maps: FloatArray, template: Template | None) -> FloatArray:
     return difference
 
 
-def _unit(maps: FloatArray) -> FloatArray:
-    centred = maps - maps.mean(axis=0)
+def in_features(draws: Iterable[FloatArray], basis: FloatArray | None) -> Iterator[FloatArray]:
+    """Convert coefficients (K, R) of a basis to maps (D, R)."""
+    return iter(draws) if basis is None else (basis.T @ draw for draw in draws)
+
+
+def _unit(maps: FloatArray, basis: FloatArray | None = None) -> FloatArray:
+    r"""Return columns whose inner products are the correlations of maps, or of maps with these coefficients.
+
+    A centred map has the squared norm :math:`a' (I - D u u') a`, with a its coefficients and u the means of
+    the basis. The root of that matrix is :math:`I - c\, u u' / |u|^2`, with
+    :math:`c = 1 - \sqrt{1 - D |u|^2}`.
+    """
+    if basis is None:
+        centred = maps - maps.mean(axis=0)
+    else:
+        means = basis.mean(axis=1)
+        square = max(float(means @ means), np.finfo(float).tiny)
+        part = 1 - np.sqrt(max(1 - basis.shape[1] * square, 0.0))
+        centred = maps - np.outer(means, means @ maps) * (part / square)
     unit: FloatArray = centred / np.maximum(np.linalg.norm(centred, axis=0), np.finfo(float).tiny)
     return unit
 
@@ -121,7 +149,8 @@ class Networks(Result):
         Unmixing matrix of centred data, with rows in any order and scale.
     draws : callable
         Yields (D, R) mixing matrices that might have resulted with different noise, in the order of the
-        components of ``estimate``, from what was published and the known noise alone; None if unknown.
+        components of ``estimate``, from what was published and the known noise alone; with a basis, their
+        coefficients (K, R), since maps of voxels are large; None if unknown.
     template : Template, optional
         Template of the networks; the rows of ``estimate`` are in its order.
     movements : tuple of Movement
@@ -170,15 +199,15 @@ class Networks(Result):
         With a template it is the stability of the difference from it, or 0 if there is none. It is 0 for
         maps that are not recoverable.
         """
-        if self._redrawn is None:
+        if self.redrawn is None:
             return None
-        return np.where(self.recoverable, self._ordered(self.predict(self._redrawn)), 0.0)
+        return np.where(self.recoverable, self._ordered(self.predict(self.redrawn)), 0.0)
 
     @cached_property
-    def _redrawn(self) -> FloatArray | None:
+    def redrawn(self) -> FloatArray | None:
         """Correlation of each map with versions of it with fresh noise, in the order of ``estimate``."""
         draws = self.draws()
-        return None if draws is None else likeness(self.estimate, draws, self.template)
+        return None if draws is None else likeness(self.estimate, draws, self.template, self.basis)
 
     @cached_property
     def denoised(self) -> FloatArray | None:
@@ -209,7 +238,7 @@ class Networks(Result):
         unclipped = self.unclipped()
         if unclipped is None:
             return np.ones(len(self.estimate), dtype=bool)
-        by_noise = 1.0 if self._redrawn is None else self._redrawn
+        by_noise = 1.0 if self.redrawn is None else self.redrawn
         # Where noise changes a map more than clipping does, its stability says so.
         return self._ordered(unclipped >= np.minimum(UNCHANGED, by_noise))
 
