@@ -14,6 +14,7 @@ from benchmarks.utility.shared.report import Claim
 from benchmarks.utility.shared.runs import Cell, Options, Row, Task, subject_rows
 from benchmarks.utility.synthetic import QUICK, QUICK_EPSILONS, find
 from capedjica.algorithms.analysis import Means
+from capedjica.algorithms.ica.rotation_steps import RotationSteps
 from capedjica.algorithms.ica.subject_level import ROTATION, SubjectMethod
 from capedjica.mechanisms.contract import MechanismName, Stage
 
@@ -34,16 +35,16 @@ class VarimaxAlone(SubjectMethod):
         """Return everything the method asks, which is all but the rotations."""
         return super().stages()[:ROTATION]
 
-    def _rotations(self, means: Means, W: FloatArray) -> Iterator[FloatArray]:
+    def _rotations(self, means: Means, W: FloatArray, steps: RotationSteps) -> Iterator[FloatArray]:
         yield W
 
 
 class RandomStart(SubjectMethod):
     """The same rotations from a start that knows nothing of the maps."""
 
-    def _rotations(self, means: Means, W: FloatArray) -> Iterator[FloatArray]:
+    def _rotations(self, means: Means, W: FloatArray, steps: RotationSteps) -> Iterator[FloatArray]:
         random = np.random.default_rng(5).standard_normal(W.shape)
-        return super()._rotations(means, np.linalg.qr(random)[0])
+        return super()._rotations(means, np.linalg.qr(random)[0], steps)
 
 
 KINDS: Final[dict[str, type[SubjectMethod]]] = {

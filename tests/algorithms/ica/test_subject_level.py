@@ -248,22 +248,8 @@ def test_w_stays_orthogonal_and_turns_against_the_gradient():
     assert subject_level.rotate(np.eye(R), small)[0, 1] == pytest.approx(-1e-6)
 
 
-def test_turns_are_short_where_noise_would_spoil_the_start():
-    """Unchanged up to the noise with which the fewest rotations are made, then ever shorter."""
-    assert subject_level.curvature(24, 0.001) == pytest.approx(0.1 + 1.6 / 24)
-    assert subject_level.curvature(4, subject_level.LOUD) == pytest.approx(0.5)
-    for noise in np.geomspace(1e-5, subject_level.LOUD, 100):
-        n_rotations = subject_level.suitable_rotations(noise)
-        assert subject_level.curvature(n_rotations, noise) == pytest.approx(0.1 + 1.6 / n_rotations)
-    loud = [subject_level.curvature(4, factor * subject_level.LOUD) - 0.1 for factor in (1, 2, 10)]
-    assert loud == pytest.approx([0.4, 1.6, 40.0])
-
-
-def test_there_are_fewer_rotations_where_there_is_more_noise():
-    counts = [subject_level.suitable_rotations(noise) for noise in (0, 1e-6, 0.002, 0.01, 0.1, math.inf)]
-    assert counts[0] == subject_level.QUIET_ROTATIONS > counts[1] == subject_level.MOST_ROTATIONS
-    assert counts == sorted(counts, reverse=True)
-    assert counts[-1] == subject_level.FEWEST_ROTATIONS
+def test_steps_without_noise():
+    assert subject_level.stiffness_of(24) == pytest.approx(0.1 + 1.6 / 24)
 
 
 def test_steps_are_whole_in_the_first_half_and_then_fall():

@@ -56,6 +56,7 @@ from capedjica.algorithms.analysis import Means, Progress, ReleasedMean
 from capedjica.algorithms.ica.maps.calibration import between_runs, of_guided
 from capedjica.algorithms.ica.maps.networks import Networks, pseudo_inverse
 from capedjica.algorithms.ica.maps.template_shift import LEVEL, Movement
+from capedjica.algorithms.ica.rotation_steps import angle_errors
 from capedjica.algorithms.ica.scan_length import check_scan_length, longest_scan
 from capedjica.algorithms.ica.subject_level import (
     COARSE,
@@ -68,7 +69,6 @@ from capedjica.algorithms.ica.subject_level import (
     SMALLEST_ANGLE,
     SUBSPACE,
     SubjectSite,
-    angle_errors,
     centred,
     coarse_clip,
     fine_clip,
@@ -77,7 +77,6 @@ from capedjica.algorithms.ica.subject_level import (
     rotate,
     rotation_clip,
     step_length,
-    suitable_rotations,
 )
 from capedjica.algorithms.ica.template import Template
 from capedjica.algorithms.ica.varimax_start import nearest_rotation, varimax
@@ -109,9 +108,12 @@ EVIDENCE: Final = 0.005
 LEAST_SUPPORT: Final = 0.11
 # Fraction of a map that must lie in the subspace of the data for its network to be estimated there.
 MOSTLY: Final = 0.5
-MOST_ROTATIONS: Final = 16
-# Number of rotations, relative to the noise of one with their whole budget, in the subspace of a template.
-ROTATIONS_PER_NOISE: Final = 0.015
+# Number of rotations, relative to the noise of one with their whole budget, and its range: if the subspace is
+# requested, and if it is the template's.
+QUIET_COUNT: Final = (0.04, 4, 24)
+LOUD_COUNT: Final = (0.015, 1, 16)
+# Response of the mean to an angle, for the prediction of stability.
+RESPONSE: Final = 0.2
 # Divisor of a mean for one of many steps: above half of its response to an angle on synthetic data, 0.35.
 STIFFNESS: Final = 0.2
 # Limit on the power of time courses of maps that are nearly linear combinations of others in the subspace.
@@ -207,9 +209,8 @@ class GuidedMethod:
         if self.max_rotations is not None:
             return self.max_rotations
         noise = self.noise * self._queries[ROTATION].clip / self.plan[ROTATION] ** 0.5
-        if SUBSPACE in self.plan:
-            return suitable_rotations(noise)
-        return max(1, round(min(ROTATIONS_PER_NOISE / noise, MOST_ROTATIONS))) if noise else QUIET_ROTATIONS
+        per_noise, fewest, most = QUIET_COUNT if SUBSPACE in self.plan else LOUD_COUNT
+        return max(fewest, round(min(per_noise / noise, most))) if noise else QUIET_ROTATIONS
 
     def stages(self) -> tuple[Stage, ...]:
         """Return all queries of the method."""
@@ -394,7 +395,7 @@ class GuidedMethod:
         """
         last = FINE if FINE in released else COARSE
         taken = outside is not None and outside.taken
-        _, spread = angle_errors([one.noise for one in turned.means], turned.all_turns)
+        _, spread = angle_errors([one.noise for one in turned.means], turned.all_turns, RESPONSE)
         # Noise drawn again and added to the published value doubles its variance.
         noise = math.sqrt(2) * released[last].noise
 

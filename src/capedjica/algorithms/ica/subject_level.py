@@ -14,12 +14,13 @@ subject has little influence.
    z = W x, R(R-1)/2 numbers, where psi divides a source by its own local variance
    (:func:`capedjica.algorithms.kernels.skew_statistics`): it vanishes where sources are independent, and, for
    its norm, is more informative about the remaining angle than the statistic with tanh. Each iteration
-   rotates by the mean over a curvature, with decreasing steps in the second half, which averages the noise.
+   rotates by a multiple of the mean, which decreases so that noise is averaged
+   (:mod:`capedjica.algorithms.ica.rotation_steps`).
 
-Clips, shares, the number of iterations and the curvature depend only on public quantities: R, the length of a
-scan, the features and the noise implied by the budget. They were chosen by scores on synthetic data of the
-paper's model (:mod:`capedjica.data.simulated.synthetic`) and on ABIDE (docs/development/research-notes.md),
-never on the data at hand.
+Clips, shares and the number of iterations depend only on public quantities: R, the length of a scan, the
+features and the noise implied by the budget. They were chosen by scores on synthetic data of the paper's
+model (:mod:`capedjica.data.simulated.synthetic`) and on ABIDE (docs/development/research-notes.md), never on
+the data at hand.
 """
 
 from __future__ import annotations
@@ -35,10 +36,11 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from capedjica.algorithms.analysis import Means, Progress, ReleasedMean, Replay
+from capedjica.algorithms.analysis import Means, Progress, ReleasedMean
 from capedjica.algorithms.ica.maps.calibration import calibrated
 from capedjica.algorithms.ica.maps.component_number import FEWEST, ComponentNumber, component_number
 from capedjica.algorithms.ica.maps.networks import Networks
+from capedjica.algorithms.ica.rotation_steps import RotationSteps, angle_errors, suitable_rotations
 from capedjica.algorithms.ica.scan_length import (
     TYPICAL_SCAN,
     CutScans,
@@ -63,16 +65,10 @@ FINE: Final = 2
 ROTATION: Final = 3
 # Shares of both whitenings and the rotations, of what the subspace leaves.
 OTHER_SHARES: Final = (0.18, 0.18, 0.64)
-FEWEST_ROTATIONS: Final = 4
-MOST_ROTATIONS: Final = 24
-# Noise of one rotation above which the number of rotations is minimal, and their steps shrink further.
-LOUD: Final = 0.01
 # Without noise, iterations have no cost and stop at convergence.
 QUIET_ROTATIONS: Final = 200
 # Without noise, iterations stop when the largest angle is below this.
 SMALLEST_ANGLE: Final = 1e-3
-# Response of the mean of the rotation statistic to an angle: 0.11 on ABIDE, 0.35 on synthetic data.
-RESPONSE: Final = 0.2
 # Number of redrawn results, used to predict stability.
 DRAWS: Final = 20
 # Lower limit for the eigenvalues of a subject's covariance (their mean is 1).
@@ -126,24 +122,6 @@ def subspace_share(n_components: int, n_kept: int, noise: float) -> float:
     return min(max(2.8 * n_components * n_kept / 4 * noise**2, 0.33), 0.65)
 
 
-def suitable_rotations(noise: float) -> int:
-    """Return the number of iterations for the noise of one rotation with the whole rotation budget."""
-    if noise == 0:
-        return QUIET_ROTATIONS
-    return max(FEWEST_ROTATIONS, round(min(FEWEST_ROTATIONS * LOUD / noise, MOST_ROTATIONS)))
-
-
-def curvature(n_rotations: int, noise: float) -> float:
-    r"""Return the divisor of the mean for a full step: few noisy steps are short, many precise ones long.
-
-    If even the smallest number of iterations is noisy, the information on an angle comes from the start, as
-    if measured with variance :math:`p`, and from means of variance :math:`\nu^2` that respond to it by
-    :math:`h`. The best estimate rotates by :math:`p h / (p h^2 + \nu^2)` of the mean, which decreases with
-    :math:`\nu^2`, so that noise does not degrade the start.
-    """
-    return 0.1 + max(1.6 / n_rotations, 0.4 * (noise / LOUD) ** 2)
-
-
 @dataclass(frozen=True, eq=False)
 class Solution:
     """What the method computes from the means.
@@ -158,6 +136,8 @@ class Solution:
         The first and the last rotation.
     n_iter : int
         Number of rotations.
+    steps : RotationSteps
+        Their lengths under noise.
     """
 
     V: FloatArray
@@ -166,6 +146,7 @@ class Solution:
     start: FloatArray
     W: FloatArray
     n_iter: int
+    steps: RotationSteps
 
 
 @dataclass(frozen=True, eq=False)
@@ -239,15 +220,13 @@ class SubjectMethod:
     @cached_property
     def n_rotations(self) -> int:
         """Number of rotations J."""
-        return self.max_rotations or suitable_rotations(self._noise_of(ROTATION))
+        if self.max_rotations is not None:
+            return self.max_rotations
+        return suitable_rotations(self._noise_of(ROTATION)) if self.noise > 0 else QUIET_ROTATIONS
 
     @property
     def _n_whitenings(self) -> int:
         return 1 if self.noise > 0 else QUIET_WHITENINGS
-
-    @property
-    def _stiffness(self) -> float:
-        return curvature(self.n_rotations, self._noise_of(ROTATION))
 
     def _noise_of(self, stage: int) -> float:
         """Return the noise on each coordinate of a stage's mean, if it were one release."""
@@ -280,9 +259,9 @@ class SubjectMethod:
 
     def _estimate(self, means: Narrowed, number: ComponentNumber, progress: Progress | None) -> Networks:
         with one_thread():
-            found = self._solved(means, progress)
+            found = self.solved(means, progress)
             unmixing = self._in_features(found.V @ found.sphering @ found.W.T).T
-        redrawn_once = cache(lambda: list(self._redrawn(means.released, found)))
+        redrawn_once = cache(lambda: list(self.draws(means.released, found)))
         return Networks(
             unmixing,
             lambda: iter(redrawn_once()),
@@ -294,37 +273,36 @@ class SubjectMethod:
             n_iter=found.n_iter,
         )
 
-    def _solved(self, means: Means, progress: Progress | None = None) -> Solution:
+    def solved(self, means: Means, progress: Progress | None = None) -> Solution:
+        """Compute everything from the means."""
         V, before, sphering = self._whitening(means)
         means.publish(pack(V=V, sphering=sphering))
         maps = self._in_features(V @ sphering)
         start = W = varimax(maps)
-        iteration = 0
-        for iteration, W in enumerate(self._rotations(means, start), start=1):
+        iteration, steps = 0, RotationSteps(self.n_rotations, self._noise_of(ROTATION))
+        for iteration, W in enumerate(self._rotations(means, start, steps), start=1):
             if progress is not None:
                 progress(W @ maps.T, iteration)
-        return Solution(V, before, sphering, start, W, iteration)
+        return Solution(V, before, sphering, start, W, iteration, steps)
 
-    def draws(self, released: Sequence[ReleasedMean]) -> Iterator[FloatArray]:
-        """Yield (K, R) coefficients of mixing matrices that might have resulted with different noise."""
-        return self._redrawn(released, self._solved(Replay(released)))
-
-    def _redrawn(self, released: Sequence[ReleasedMean], found: Solution) -> Iterator[FloatArray]:
+    def draws(self, released: Sequence[ReleasedMean], found: Solution) -> Iterator[FloatArray]:
         r"""Yield (K, R) coefficients of mixing matrices that might have resulted with different noise.
 
         The noise of each release is drawn again and added to the published value (which has its own noise, so
         the draws vary somewhat more than runs would): on the mean projector; on the second whitening, which
         is measured after the first and thus compensates for its noise; and on the rotations. These start
         where varimax would start with the drawn maps, near the actual start. An error in W, from its start or
-        from the noise of an iteration, is reduced by every later iteration to :math:`1 - a h / k` of it,
-        where a is the step, k the curvature and h the response of the mean to an angle (`RESPONSE`).
+        from the noise of an iteration, is reduced by every later iteration to :math:`1 - g h` of it, where g
+        is the angle per unit of the mean and h the response of the mean to an angle
+        (:mod:`capedjica.algorithms.ica.rotation_steps`).
         """
         inside = found.V @ found.sphering
         start = varimax(self._in_some_features(inside), found.start)
         *_, last = (release for release in released if release.stage == FINE)
         noise = [release.noise for release in released if release.stage == ROTATION]
-        turns = [step_length(i, self.n_rotations) / self._stiffness for i in range(1, len(noise) + 1)]
-        kept, spread = angle_errors(noise, turns)
+        steps = found.steps
+        # Without noise the rotations end at the same W from any start.
+        kept, spread = angle_errors(noise, steps.turns, steps.response) if self.noise > 0 else (0.0, 0.0)
 
         def draw(number: int) -> FloatArray:
             rng = np.random.default_rng(number)  # input and output are public: nothing needs protection
@@ -382,19 +360,28 @@ class SubjectMethod:
         factor = shrinkage(coarse, self._noise_of(COARSE))
         return whitened_further(np.eye(self.n_components), factor * coarse, self.floor)
 
-    def _rotations(self, means: Means, W: FloatArray) -> Iterator[FloatArray]:
-        """Yield W after each rotation; without noise, stop at convergence."""
-        stiffness, last = self._stiffness, np.zeros(1)
+    def _rotations(self, means: Means, W: FloatArray, steps: RotationSteps) -> Iterator[FloatArray]:
+        """Yield W after each rotation."""
+        if self.noise == 0:
+            yield from self._convergence(means, W)
+            return
+        for _ in range(self.n_rotations):
+            mean = means.mean(ROTATION, pack(W=W))
+            W = rotate(W, steps.angles(mean, means.released[-1].noise))
+            yield W
+
+    def _convergence(self, means: Means, W: FloatArray) -> Iterator[FloatArray]:
+        """Yield W after each rotation without noise, until the largest angle is small."""
+        stiffness, last = stiffness_of(self.n_rotations), np.zeros(1)
         for iteration in range(1, self.n_rotations + 1):
             mean = means.mean(ROTATION, pack(W=W))
-            if self.noise == 0:
-                # A mean that reverses indicates overshooting; with noise this cannot be determined.
-                stiffness *= 2 if np.sum(mean * last) < 0 else 1
-                last = mean
+            # A mean that reverses indicates overshooting; with noise this cannot be determined.
+            stiffness *= 2 if np.sum(mean * last) < 0 else 1
+            last = mean
             angles = step_length(iteration, self.n_rotations) / stiffness * mean
             W = rotate(W, angles)
             yield W
-            if self.noise == 0 and np.abs(angles).max() < SMALLEST_ANGLE:
+            if np.abs(angles).max() < SMALLEST_ANGLE:
                 return
 
 
@@ -431,16 +418,9 @@ def step_length(iteration: int, n_rotations: int) -> float:
     return min(1.0, 2 * (n_rotations - iteration + 1) / n_rotations)
 
 
-def angle_errors(noise: Sequence[float], turns: Sequence[float]) -> tuple[float, float]:
-    """Return the fraction of initial angle errors left by the rotations, and the spread due to noise.
-
-    ``turns`` are the angles per unit of a mean.
-    """
-    kept, variance = 1.0, 0.0
-    for one, turn in zip(noise, turns, strict=True):
-        left = 1 - min(1.0, turn * RESPONSE)
-        kept, variance = left * kept, left**2 * variance + (turn * one) ** 2
-    return kept, math.sqrt(variance)
+def stiffness_of(n_rotations: int) -> float:
+    """Return the divisor of a mean for a full step without noise: few steps are short, many long."""
+    return 0.1 + 1.6 / n_rotations
 
 
 def alike(matrix: FloatArray, W: FloatArray) -> FloatArray:

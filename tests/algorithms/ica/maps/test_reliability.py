@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from capedjica import CapeDJICA
-from capedjica.algorithms.analysis import ReleasedMean
+from capedjica.algorithms.analysis import ReleasedMean, Replay
 from capedjica.algorithms.ica.basis import low_pass
 from capedjica.algorithms.ica.maps.calibration import between_runs, calibrated
 from capedjica.algorithms.ica.maps.networks import (
@@ -157,7 +157,7 @@ def test_draws_replay_what_was_published_and_ask_nobody():
     found = method.estimate(study)
     study.engine.keep_transcript = True
     still = [type(one)(one.stage, one.value, 0.0) for one in study.released]
-    for draw in method.draws(still):
+    for draw in method.draws(still, method.solved(Replay(study.released))):
         np.testing.assert_allclose(draw, pseudo_inverse(found.estimate), atol=1e-7)
     assert study.engine.transcript == []
 
