@@ -31,7 +31,7 @@ import numpy as np
 from capedjica.tools.arrays import FloatArray
 
 # alpha, beta and gamma of equation (2).
-JOINT: Final = (0.11, 1.12, 0.96)
+JOINT: Final = (0.0, 1.53, 0.52)
 SPATIAL: Final = (0.08, 1.03, 0.0)
 # kappa.
 GUIDED: Final = 0.80
