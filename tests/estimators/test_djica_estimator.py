@@ -101,7 +101,7 @@ def test_dp_djica_pays_in_pure_epsilon():
 
 
 def test_order_sign_and_scale_are_stable():
-    first, again = (fit(epsilon=200.0, insecure_noise_seed=seed) for seed in (1, 2))
+    first, again = (fit(epsilon=200.0, insecure_noise_seed=seed) for seed in (3, 4))
     for estimator in (first, again):
         peaks = np.argmax(np.abs(estimator.components_), axis=1)
         assert (np.diff(peaks) >= 0).all()
