@@ -16,8 +16,8 @@ the varimax start (near 1 on synthetic data, 0.7 on ABIDE), the prediction is
 With guidance by a template, the prediction is for the difference from it. Redrawn noise does not show that
 another run may find evidence to move where this one found none, and the prediction is :math:`\kappa g`.
 
-The constants were fitted by least squares (what is too high counts twice) to the mean correlations between five runs at epsilon 1, 2, 3, 5
-and 10, of synthetic data, a simulated brain and half of the sites of ABIDE
+The constants were fitted by least squares (what is too high counts twice) to the mean correlations between
+five runs at epsilon 1, 2, 3, 5 and 10, of synthetic data, a simulated brain and half of the sites of ABIDE
 (``python -m benchmarks.utility.calibration``). They are public, fixed, and never fitted to a study's data.
 ``python -m benchmarks.utility stability`` compares predictions with results on other data.
 """
