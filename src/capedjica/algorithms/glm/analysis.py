@@ -109,6 +109,9 @@ _SMALLEST_VARIANCE: Final = 0.1
 # In units of its noise; below it the contrast cannot be distinguished from a constant.
 _LEAST_Q: Final = 2.5
 _COMPLETE_SPREAD: Final = 0.05
+# 1 plus the mean of max(0, x^2 - 1) of a normal number: with it, the square of a release without confounding
+# leaves as much as it does on average.
+_TYPICAL_SQUARE: Final = 1 + 2 * math.exp(-0.5) / math.sqrt(2 * math.pi)
 _NO_CONTRAST: Final = 2.0**-10
 # Of a public correlation: directions with less variance are treated as if they had this much.
 _SMALLEST_EIGENVALUE: Final = 0.1
@@ -523,7 +526,9 @@ class GroupComparisonAnalysis:
         paired = covariance[self._paired_columns, self._paired_columns] * self._pairs_per_person
         means = {DESIGN_LABEL: svec(paired)}
         if self.public_groups:
-            means[PRODUCTS_LABEL] = gz * self.mean_weight
+            # Typical of a release: its noise enters the square that is left.
+            noise = math.sqrt(_TYPICAL_SQUARE) * noises[PRODUCTS_LABEL]
+            means[PRODUCTS_LABEL] = np.hypot(gz * self.mean_weight, noise)
         return self._adjust({name: (mean, noises[name]) for name, mean in means.items()}, 1.0)
 
     @property
@@ -537,11 +542,8 @@ class GroupComparisonAnalysis:
         squares, own = self._design_factors[0] ** 2, part * moments.gamma
         units = self._design_factors[1:] / self._design_factors[0]
         width = 1 + part * min(float(np.abs(moments.gamma * units).sum()), score)
-        if self.public_groups:
-            left = (moments.gz - moments.zz @ own) ** 2 + moments.gz_error
-        else:
-            left = moments.left(part, moments.largest_gz)
-        left += moments.zz_error @ own**2
+        assumed = moments.likely_gz if self.public_groups else moments.largest_gz
+        left = moments.left(part, assumed) + moments.zz_error @ own**2
         return Adjustment(
             own * units,
             width,
@@ -717,6 +719,15 @@ class _DesignMoments:
     def largest_gz(self) -> FloatArray:
         """Largest plausible covariances: the prior's, or the released ones minus two of their errors."""
         return np.maximum(self.prior_gz, np.abs(self.released_gz) - 2 * self.gz_noise)
+
+    @property
+    def likely_gz(self) -> FloatArray:
+        """Covariances whose squares are, on average over the noise, at least those of the true ones."""
+        squares = self.released_gz**2
+        unbiased = np.maximum(squares - self.gz_noise**2, 0.0)
+        kept = self.prior_gz**2 / (self.prior_gz**2 + self.gz_noise**2)
+        likely: FloatArray = np.sqrt(np.where(self.gz_noise < self.prior_gz, unbiased, kept * squares))
+        return likely
 
     @cached_property
     def gamma(self) -> FloatArray:
