@@ -43,9 +43,9 @@ b is the residual confounding: :math:`\Gamma'\delta / w`, with Gamma bounded by 
 (`COVARIATE_EFFECT`), and delta the part of the covariance of g and z that remains after adjustment. It shifts
 all outcomes at once, and in one direction. For a private contrast, whose adjustment is partial, its mean
 square is therefore that of the largest covariance that is consistent with the prior or the release
-(:class:`_DesignMoments`), and the part does not depend on the noise in it; with public groups it is the
-posterior mean square. The interval of an effect also includes the noise on q, by :math:`v / q^2 +
-\hat\beta^2 \sigma_q^2 / q^2`.
+(:class:`_DesignMoments`), and the part does not depend on the noise in it. With public groups it is the mean
+square on average over the noise (:attr:`_DesignMoments.likely_gz`). The interval of an effect also includes
+the noise on q, by :math:`v / q^2 + \hat\beta^2 \sigma_q^2 / q^2`.
 
 With public groups, a covariate with coefficient c, in standard deviations of the outcome per its own, takes
 :math:`c^2` of the sampling variance away and adds :math:`c^2 \delta^2`. What it explains is not released, but
@@ -722,7 +722,13 @@ class _DesignMoments:
 
     @property
     def likely_gz(self) -> FloatArray:
-        """Covariances whose squares are, on average over the noise, at least those of the true ones."""
+        r"""Covariances whose squares are, on average over the noise, at least those of the true ones.
+
+        For a true covariance c, released as r with noise n, the mean of :math:`r^2 - n^2` is :math:`c^2`. If
+        the noise exceeds the prior p, :math:`r^2 p^2 / (p^2 + n^2)` is closer; its mean is at least
+        :math:`c^2` for :math:`|c| \le p`. The posterior mean square would exceed :math:`c^2` by
+        :math:`2 n^2` on average.
+        """
         squares = self.released_gz**2
         unbiased = np.maximum(squares - self.gz_noise**2, 0.0)
         kept = self.prior_gz**2 / (self.prior_gz**2 + self.gz_noise**2)
