@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from capedjica.algorithms.glm.analysis import (
+    DESIGN_LABEL,
     EFFECTS_LABEL,
     LEADING,
     PRIOR_CORRELATION,
+    PRODUCTS_LABEL,
     GroupComparisonAnalysis,
     _DesignMoments,
     attenuation,
@@ -427,3 +429,18 @@ def test_allowance_for_confounding_is_the_mean_square_that_remains(noise, larges
             assert np.mean(stated) < np.mean(remaining) + 3 * error
         if not largest_score and noise > PRIOR_CORRELATION:
             assert np.mean(stated) < PRIOR_CORRELATION**2 * 1.1
+
+
+@pytest.mark.parametrize("largest_score", [0.0, 1.0])
+def test_a_plan_expects_the_confounding_that_noise_leaves_on_average(largest_score):
+    designs, _ = simulate(np.random.default_rng(23))
+    analysis = replace(analysis_of(designs, mode="public-groups"), largest_adjustment=largest_score)
+    noise, chance = {DESIGN_LABEL: 1e-9, PRODUCTS_LABEL: 0.1}, np.random.default_rng(24)
+    planned = analysis.expected_adjustment(noise, 1.0, 0.0)
+    covariance = np.array([0.8 * analysis._pairs_per_person])
+    drawn = [
+        analysis._adjust({DESIGN_LABEL: (covariance, 1e-9), PRODUCTS_LABEL: (0.1 * number, 0.1)}, 1.0)
+        for number in chance.standard_normal((2000, 1))
+    ]
+    left = float(np.mean([one.left[0] * one.width**2 for one in drawn]))
+    assert planned.left[0] * planned.width**2 == pytest.approx(left, rel=0.1)

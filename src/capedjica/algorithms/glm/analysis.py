@@ -109,8 +109,7 @@ _SMALLEST_VARIANCE: Final = 0.1
 # In units of its noise; below it the contrast cannot be distinguished from a constant.
 _LEAST_Q: Final = 2.5
 _COMPLETE_SPREAD: Final = 0.05
-# 1 plus the mean of max(0, x^2 - 1) of a normal number: with it, the square of a release without confounding
-# leaves as much as it does on average.
+# 1 plus the mean of max(0, x^2 - 1) of a normal number: what noise adds to the square of a typical release.
 _TYPICAL_SQUARE: Final = 1 + 2 * math.exp(-0.5) / math.sqrt(2 * math.pi)
 _NO_CONTRAST: Final = 2.0**-10
 # Of a public correlation: directions with less variance are treated as if they had this much.
@@ -456,19 +455,23 @@ class GroupComparisonAnalysis:
         uncertainty = np.full(len(values), keep * error + (1 - keep) * error / len(values))
         return _Variances(shrunk, uncertainty, complete)
 
-    def _adjust(self, released: Mapping[str, tuple[FloatArray, float]], complete: float) -> Adjustment:
+    def _adjust(
+        self, released: Mapping[str, tuple[FloatArray, float]], complete: float, expected: bool = False
+    ) -> Adjustment:
         """Return gamma from the released covariance, each entry at its posterior mean, and the remainder.
 
-        It is computed in the units of the release; gamma is then in those of the encoded design.
+        It is computed in the units of the release; gamma is then in those of the encoded design. With
+        ``expected``, what is released has no noise yet.
         """
         mean, noise = released[DESIGN_LABEL]
         factor = 1 / (self._pairs_per_person * complete)
         paired, paired_noise = unsvec(mean) * factor, noise * factor
         if self.public_groups:
             moments = self._public_moments(*released[PRODUCTS_LABEL], paired, paired_noise, complete)
+            moments = moments.typical() if expected else moments
             score = 2 * moments.explained_deviation / self._design_factors[0]
             # Scores beyond the agreed bound would be clipped.
-            return self._adjusted(moments, min(1.0, self.adjustment / score) if score else 1.0, 0.0)
+            return self._adjusted(moments, min(1.0, self.adjustment / max(score, 1e-12)), 0.0)
         moments = _DesignMoments.of(
             max(float(paired[0, 0]), 0.05),
             paired[0, 1:],
@@ -526,10 +529,9 @@ class GroupComparisonAnalysis:
         paired = covariance[self._paired_columns, self._paired_columns] * self._pairs_per_person
         means = {DESIGN_LABEL: svec(paired)}
         if self.public_groups:
-            # Typical of a release: its noise enters the square that is left.
-            noise = math.sqrt(_TYPICAL_SQUARE) * noises[PRODUCTS_LABEL]
-            means[PRODUCTS_LABEL] = np.hypot(gz * self.mean_weight, noise)
-        return self._adjust({name: (mean, noises[name]) for name, mean in means.items()}, 1.0)
+            means[PRODUCTS_LABEL] = gz * self.mean_weight
+        released = {name: (mean, noises[name]) for name, mean in means.items()}
+        return self._adjust(released, 1.0, expected=True)
 
     @property
     def no_adjustment(self) -> Adjustment:
@@ -734,6 +736,11 @@ class _DesignMoments:
         kept = self.prior_gz**2 / (self.prior_gz**2 + self.gz_noise**2)
         likely: FloatArray = np.sqrt(np.where(self.gz_noise < self.prior_gz, unbiased, kept * squares))
         return likely
+
+    def typical(self) -> _DesignMoments:
+        """Return the moments with :attr:`likely_gz` as large as noise makes its square on average."""
+        noisy = np.hypot(self.released_gz, math.sqrt(_TYPICAL_SQUARE) * self.gz_noise)
+        return replace(self, released_gz=noisy)
 
     @cached_property
     def gamma(self) -> FloatArray:
