@@ -179,6 +179,6 @@ PAGES: Final = {
             "repetitions",
         ),
         _abide,
-        "python -m benchmarks.findings abide FOLDER --repetitions 60 --whole 3",
+        "python -m benchmarks.findings abide FOLDER --repetitions 300 --whole 3",
     ),
 }

@@ -9,8 +9,11 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from capedjica.algorithms.glm.analysis import (
+    DESIGN_LABEL,
     EFFECTS_LABEL,
     LEADING,
+    PRIOR_CORRELATION,
+    PRODUCTS_LABEL,
     GroupComparisonAnalysis,
     _DesignMoments,
     attenuation,
@@ -401,3 +404,43 @@ def test_weights_of_sites_leave_no_confounding():
     outcomes = {name: own[:, 1:] for name, own in designs.items()}
     found = analysis.estimate(study_of(analysis, designs, outcomes, mechanism="none"))
     assert abs(found.effects[0]) < 0.01
+
+
+@pytest.mark.parametrize("largest_score", [0.0, 0.3, 2.0])
+@pytest.mark.parametrize("noise", [0.05, 0.3, 1.0])
+def test_allowance_for_confounding_is_the_mean_square_that_remains(noise, largest_score):
+    """With public groups, for any true covariance up to the prior, on average over the noise."""
+    designs, _ = simulate(np.random.default_rng(21))
+    analysis = replace(analysis_of(designs, mode="public-groups"), largest_adjustment=largest_score)
+    chance = np.random.default_rng(22)
+    for true in (0.0, 0.15, 0.3):
+        stated, remaining = [], []
+        for drawn in true + noise * chance.standard_normal(4000):
+            moments = _DesignMoments.of(1.0, np.array([drawn]), noise, np.eye(1), 0.0)
+            score = 2 * moments.explained_deviation
+            adjustment = analysis._adjusted(moments, min(1.0, largest_score / score), 0.0)
+            gamma = adjustment.gamma[0] / analysis._design_factors[1]
+            stated.append(adjustment.left[0] * adjustment.width**2)
+            remaining.append((true - gamma * moments.zz[0, 0]) ** 2 / moments.variances[0])
+        error = np.std(np.subtract(stated, remaining)) / np.sqrt(len(stated))
+        assert np.mean(stated) > np.mean(remaining) - 3 * error
+        if not largest_score and noise < 0.1 and true:
+            # The noise itself is not counted.
+            assert np.mean(stated) < np.mean(remaining) + 3 * error
+        if not largest_score and noise > PRIOR_CORRELATION:
+            assert np.mean(stated) < PRIOR_CORRELATION**2 * 1.1
+
+
+@pytest.mark.parametrize("largest_score", [0.0, 1.0])
+def test_a_plan_expects_the_confounding_that_noise_leaves_on_average(largest_score):
+    designs, _ = simulate(np.random.default_rng(23))
+    analysis = replace(analysis_of(designs, mode="public-groups"), largest_adjustment=largest_score)
+    noise, chance = {DESIGN_LABEL: 1e-9, PRODUCTS_LABEL: 0.1}, np.random.default_rng(24)
+    planned = analysis.expected_adjustment(noise, 1.0, 0.0)
+    covariance = np.array([0.8 * analysis._pairs_per_person])
+    drawn = [
+        analysis._adjust({DESIGN_LABEL: (covariance, 1e-9), PRODUCTS_LABEL: (0.1 * number, 0.1)}, 1.0)
+        for number in chance.standard_normal((2000, 1))
+    ]
+    left = float(np.mean([one.left[0] * one.width**2 for one in drawn]))
+    assert planned.left[0] * planned.width**2 == pytest.approx(left, rel=0.1)

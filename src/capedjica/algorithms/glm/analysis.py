@@ -43,9 +43,9 @@ b is the residual confounding: :math:`\Gamma'\delta / w`, with Gamma bounded by 
 (`COVARIATE_EFFECT`), and delta the part of the covariance of g and z that remains after adjustment. It shifts
 all outcomes at once, and in one direction. For a private contrast, whose adjustment is partial, its mean
 square is therefore that of the largest covariance that is consistent with the prior or the release
-(:class:`_DesignMoments`), and the part does not depend on the noise in it; with public groups it is the
-posterior mean square. The interval of an effect also includes the noise on q, by :math:`v / q^2 +
-\hat\beta^2 \sigma_q^2 / q^2`.
+(:class:`_DesignMoments`), and the part does not depend on the noise in it. With public groups it is the mean
+square on average over the noise (:attr:`_DesignMoments.likely_gz`). The interval of an effect also includes
+the noise on q, by :math:`v / q^2 + \hat\beta^2 \sigma_q^2 / q^2`.
 
 With public groups, a covariate with coefficient c, in standard deviations of the outcome per its own, takes
 :math:`c^2` of the sampling variance away and adds :math:`c^2 \delta^2`. What it explains is not released, but
@@ -109,6 +109,8 @@ _SMALLEST_VARIANCE: Final = 0.1
 # In units of its noise; below it the contrast cannot be distinguished from a constant.
 _LEAST_Q: Final = 2.5
 _COMPLETE_SPREAD: Final = 0.05
+# 1 plus the mean of max(0, x^2 - 1) of a normal number: what noise adds to the square of a typical release.
+_TYPICAL_SQUARE: Final = 1 + 2 * math.exp(-0.5) / math.sqrt(2 * math.pi)
 _NO_CONTRAST: Final = 2.0**-10
 # Of a public correlation: directions with less variance are treated as if they had this much.
 _SMALLEST_EIGENVALUE: Final = 0.1
@@ -453,19 +455,23 @@ class GroupComparisonAnalysis:
         uncertainty = np.full(len(values), keep * error + (1 - keep) * error / len(values))
         return _Variances(shrunk, uncertainty, complete)
 
-    def _adjust(self, released: Mapping[str, tuple[FloatArray, float]], complete: float) -> Adjustment:
+    def _adjust(
+        self, released: Mapping[str, tuple[FloatArray, float]], complete: float, expected: bool = False
+    ) -> Adjustment:
         """Return gamma from the released covariance, each entry at its posterior mean, and the remainder.
 
-        It is computed in the units of the release; gamma is then in those of the encoded design.
+        It is computed in the units of the release; gamma is then in those of the encoded design. With
+        ``expected``, what is released has no noise yet.
         """
         mean, noise = released[DESIGN_LABEL]
         factor = 1 / (self._pairs_per_person * complete)
         paired, paired_noise = unsvec(mean) * factor, noise * factor
         if self.public_groups:
             moments = self._public_moments(*released[PRODUCTS_LABEL], paired, paired_noise, complete)
+            moments = moments.typical() if expected else moments
             score = 2 * moments.explained_deviation / self._design_factors[0]
             # Scores beyond the agreed bound would be clipped.
-            return self._adjusted(moments, min(1.0, self.adjustment / score) if score else 1.0, 0.0)
+            return self._adjusted(moments, min(1.0, self.adjustment / max(score, 1e-12)), 0.0)
         moments = _DesignMoments.of(
             max(float(paired[0, 0]), 0.05),
             paired[0, 1:],
@@ -524,7 +530,8 @@ class GroupComparisonAnalysis:
         means = {DESIGN_LABEL: svec(paired)}
         if self.public_groups:
             means[PRODUCTS_LABEL] = gz * self.mean_weight
-        return self._adjust({name: (mean, noises[name]) for name, mean in means.items()}, 1.0)
+        released = {name: (mean, noises[name]) for name, mean in means.items()}
+        return self._adjust(released, 1.0, expected=True)
 
     @property
     def no_adjustment(self) -> Adjustment:
@@ -537,11 +544,8 @@ class GroupComparisonAnalysis:
         squares, own = self._design_factors[0] ** 2, part * moments.gamma
         units = self._design_factors[1:] / self._design_factors[0]
         width = 1 + part * min(float(np.abs(moments.gamma * units).sum()), score)
-        if self.public_groups:
-            left = (moments.gz - moments.zz @ own) ** 2 + moments.gz_error
-        else:
-            left = moments.left(part, moments.largest_gz)
-        left += moments.zz_error @ own**2
+        assumed = moments.likely_gz if self.public_groups else moments.largest_gz
+        left = moments.left(part, assumed) + moments.zz_error @ own**2
         return Adjustment(
             own * units,
             width,
@@ -717,6 +721,26 @@ class _DesignMoments:
     def largest_gz(self) -> FloatArray:
         """Largest plausible covariances: the prior's, or the released ones minus two of their errors."""
         return np.maximum(self.prior_gz, np.abs(self.released_gz) - 2 * self.gz_noise)
+
+    @property
+    def likely_gz(self) -> FloatArray:
+        r"""Covariances whose squares are, on average over the noise, at least those of the true ones.
+
+        For a true covariance c, released as r with noise n, the mean of :math:`r^2 - n^2` is :math:`c^2`. If
+        the noise exceeds the prior p, :math:`r^2 p^2 / (p^2 + n^2)` is closer; its mean is at least
+        :math:`c^2` for :math:`|c| \le p`. The posterior mean square would exceed :math:`c^2` by
+        :math:`2 n^2` on average.
+        """
+        squares = self.released_gz**2
+        unbiased = np.maximum(squares - self.gz_noise**2, 0.0)
+        kept = self.prior_gz**2 / (self.prior_gz**2 + self.gz_noise**2)
+        likely: FloatArray = np.sqrt(np.where(self.gz_noise < self.prior_gz, unbiased, kept * squares))
+        return likely
+
+    def typical(self) -> _DesignMoments:
+        """Return the moments with :attr:`likely_gz` as large as noise makes its square on average."""
+        noisy = np.hypot(self.released_gz, math.sqrt(_TYPICAL_SQUARE) * self.gz_noise)
+        return replace(self, released_gz=noisy)
 
     @cached_property
     def gamma(self) -> FloatArray:
