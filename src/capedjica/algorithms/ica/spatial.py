@@ -118,7 +118,9 @@ class SpatialMethod:
             progress(unmixing, 1)
         predict = partial(calibrated, constants=SPATIAL)
         told = number if number.auto or released.noise > 0 else None
-        return Networks(unmixing, lambda: self.draws(found, released), number=told, predict=predict)
+        # Without noise, another run gives the same maps.
+        draws = partial(self.draws, found, released) if released.noise > 0 else lambda: iter([found])
+        return Networks(unmixing, draws, number=told, predict=predict)
 
     def draws(self, found: FloatArray, released: ReleasedMean) -> Iterator[FloatArray]:
         """Yield (D, R) maps that might have resulted with different noise, in the order of ``found``.
