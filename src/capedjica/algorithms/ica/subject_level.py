@@ -36,6 +36,7 @@ import scipy
 from numpy.typing import NDArray
 
 from capedjica.algorithms.analysis import Means, Progress, ReleasedMean, Replay
+from capedjica.algorithms.ica.basis import coefficients
 from capedjica.algorithms.ica.maps.calibration import calibrated
 from capedjica.algorithms.ica.maps.component_number import FEWEST, ComponentNumber, component_number
 from capedjica.algorithms.ica.maps.networks import Networks
@@ -567,6 +568,7 @@ class ProjectorSite:
     ) -> None:
         self._subjects, self._n_components = CutScans(subjects, longest), n_components
         self._basis = None if basis is None else basis.T.astype(np.float32)
+        self._coefficients = coefficients(basis)
         self._exact, self._unshared = exact, unshared
 
     def __call__(self, stage: int, published: bytes, state: bytes) -> Iterable[FloatArray]:
@@ -575,7 +577,7 @@ class ProjectorSite:
 
     def _projector(self, subject: Scan) -> FloatArray:
         with np.errstate(all="ignore"):
-            features = centred(subject) if self._basis is None else centred(subject) @ self._basis
+            features = self._coefficients(centred(subject))
             leading = projector(features, self._n_components, self._exact, self._unshared)
             return svec(leading)[np.newaxis]
 
