@@ -11,6 +11,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
+from capedjica.algorithms.parallel import one_thread
 from capedjica.errors import InputError
 from capedjica.tools.arrays import FloatArray
 
@@ -123,8 +124,11 @@ def low_pass_within(mask: NDArray[np.bool_], n_kept: int = MOST_WAVES) -> FloatA
     frequencies = _lowest(sides, min(n_kept, len(inside)))
     rows = np.ones((len(frequencies), len(inside)))
     for side, along, chosen in zip(sides, places.T, frequencies.T, strict=True):
-        rows *= _cosines(side, 1.0)[chosen][:, along]
-    return _orthonormal(rows)
+        waves = _cosines(side, 1.0)[: chosen.max() + 1, along]
+        for row, frequency in zip(rows, chosen, strict=True):
+            row *= waves[frequency]
+    with one_thread():
+        return _orthonormal(rows)
 
 
 def _lowest(sides: tuple[int, ...], count: int) -> NDArray[np.int64]:
