@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import scipy.linalg
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import linear_sum_assignment
 
 from capedjica.errors import InputError
 from capedjica.tools.arrays import FloatArray
@@ -122,7 +121,7 @@ def match_components(estimated: ArrayLike, true: ArrayLike) -> Matching:
             f"estimated must have the same shape as true, {np.shape(true)}; got {np.shape(estimated)}"
         )
     correlations = second @ first.T
-    _, permutation = linear_sum_assignment(np.abs(correlations), maximize=True)
+    _, permutation = scipy.optimize.linear_sum_assignment(np.abs(correlations), maximize=True)
     matched = correlations[np.arange(len(second)), permutation]
     return Matching(permutation, np.where(matched < 0, -1.0, 1.0), np.minimum(np.abs(matched), 1.0))
 

@@ -23,9 +23,12 @@ def svec_size(size: int) -> int:
 
 
 def svec(matrix: Scan) -> FloatArray:
-    """Return the upper triangle row by row, with off-diagonal entries multiplied by sqrt(2)."""
-    places, factors = _layout(len(matrix))
-    return matrix.reshape(-1)[places] * factors
+    """Return the upper triangle row by row, with off-diagonal entries multiplied by sqrt(2).
+
+    A stack of matrices (n, D, D) gives a row for each.
+    """
+    places, factors = _layout(matrix.shape[-1])
+    return matrix.reshape(*matrix.shape[:-2], -1)[..., places] * factors
 
 
 def unsvec(vector: Scan) -> FloatArray:

@@ -325,11 +325,10 @@ def _threads(count: int | None) -> Iterator[None]:
 @contextlib.contextmanager
 def _progress(words: str, total: int) -> Iterator[Callable[[], None]]:
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    console = Console(stderr=True)
-    columns = (TextColumn(words), BarColumn(24), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_interactive) as progress:
+    from capedjica.cli.progress import counting
+
+    with counting(words, Console(stderr=True)) as progress:
         task = progress.add_task("", total=total)
         yield lambda: progress.advance(task)
 

@@ -21,6 +21,8 @@ from typing import Final
 
 _HEADER: Final = 4
 _MOST: Final = 1 << 20
+# What most commands load: typer when it reads the first argument, the accountant for its first mu.
+_ALWAYS: Final = ("typer._adapters", "scipy.optimize")
 _LOADED: Final = {
     "site": (
         "capedjica.site.check",
@@ -43,7 +45,7 @@ def main(role: str) -> None:
     """Load the commands of a role, then carry out requests until the other end is closed."""
     import capedjica.cli
 
-    for name in _LOADED[role]:
+    for name in (*_ALWAYS, *_LOADED[role]):
         # Without NVIDIA FLARE the commands that need it say so themselves.
         with contextlib.suppress(ImportError):
             importlib.import_module(name)

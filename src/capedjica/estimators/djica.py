@@ -569,8 +569,7 @@ class CapeDJICA(Transformer):
             self.callback(self, iteration)
 
     def _keep(self, found: Networks, privacy: PrivacyStatement) -> None:
-        self.mixing_, self.components_ = found.mixing, found.maps
-        self.unmixing_ = pseudo_inverse(self.mixing_)
+        self.mixing_, self.components_, self.unmixing_ = found.mixing, found.maps, found.unmixing
         self.n_components_, self.component_number_ = len(found.estimate), found.number
         self.stability_, self.n_iter_ = found.stability, found.n_iter
         self.recoverable_, self.labels_ = found.recoverable, None

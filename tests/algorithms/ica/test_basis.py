@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from capedjica.algorithms.ica.basis import MOST_WAVES, low_pass_within
+from capedjica.algorithms.ica.basis import MOST_WAVES, coefficients, low_pass, low_pass_within
 from capedjica.errors import InputError
 
 PLACES = np.indices((16, 18, 14)).reshape(3, -1).T - (7.5, 8.5, 6.5)
@@ -58,3 +58,39 @@ def test_what_nearly_depends_on_other_waves_is_left_out():
 def test_an_empty_mask_is_refused():
     with pytest.raises(InputError, match="mask must contain at least one voxel"):
         low_pass_within(np.zeros((3, 3), bool))
+
+
+@pytest.mark.parametrize(
+    "basis",
+    [
+        low_pass((30, 30)),
+        low_pass((12, 20)),
+        low_pass((20, 12)),
+        low_pass((1, 7)),
+        low_pass((9, 9))[::-1],
+        low_pass_within(BALL),
+    ],
+)
+@pytest.mark.parametrize("n_times", [40, 1, 0])
+def test_coefficients_are_the_product_with_the_basis(basis, n_times):
+    """Whether the sides of an image are found in a basis or not, and whatever their order."""
+    scan = np.random.default_rng(0).standard_normal((n_times, basis.shape[1])).astype(np.float32)
+    found = coefficients(basis)(scan)
+    assert found.dtype == np.float32
+    assert_allclose(found, scan.astype(np.float64) @ basis.T, atol=1e-5)
+
+
+def test_only_the_cosines_of_an_image_are_multiplied_along_its_sides():
+    basis = low_pass((12, 20))
+    names = [
+        coefficients(one).func.__name__ for one in (basis, basis[::-1], 2 * basis, low_pass_within(BALL))
+    ]
+    assert names == ["_along_sides", "_product", "_product", "_product"]
+    assert coefficients(None)(basis) is basis
+
+
+@pytest.mark.parametrize("basis", [low_pass((12, 20)), low_pass_within(BALL)])
+def test_a_scan_with_another_number_of_features_is_refused(basis):
+    """Two scans of half the size have the right number of values in total."""
+    with pytest.raises(ValueError, match="size"):
+        coefficients(basis)(np.ones((2, basis.shape[1] // 2), np.float32))

@@ -212,6 +212,23 @@ def test_a_log_covariance_has_no_trace_and_forgets_the_scale():
         assert np.isnan(subject_level.log_covariance(broken)).all()
 
 
+def test_a_subject_without_eigenvalues_leaves_those_of_others(monkeypatch):
+    """LAPACK fails for a whole stack; a subject for which it does counts as unusable, and no other."""
+    rng = np.random.default_rng(8)
+    moments = np.stack([samples.T @ samples for samples in rng.standard_normal((4, T, R))])
+    expected, eigh = subject_level.log_covariance(moments), np.linalg.eigh
+
+    def fails(matrices):
+        if (matrices == moments[2]).all(axis=(-2, -1)).any():
+            raise np.linalg.LinAlgError("Eigenvalues did not converge")
+        return eigh(matrices)
+
+    monkeypatch.setattr(np.linalg, "eigh", fails)
+    found = subject_level.log_covariances(moments, subject_level.FLOOR)
+    assert np.isnan(found[2]).all()
+    np.testing.assert_array_equal(found[[0, 1, 3]], expected[[0, 1, 3]])
+
+
 def test_whitened_subjects_have_unit_power_and_broken_ones_stay_alone():
     rng = np.random.default_rng(9)
     scans = [rng.standard_normal((length, D)).astype(np.float32) for length in (T, 2 * T, T)]

@@ -658,8 +658,7 @@ class GuidedSite(SubjectSite):
     def _support(self, subject: Scan) -> FloatArray:
         """Return the fraction of each map in a subject's directions, minus 1/2; zeros if there are none."""
         with np.errstate(all="ignore"):
-            features = centred(subject) if self._basis is None else centred(subject) @ self._basis
-            own = projector(features, self._n_components, self._exact)
+            own = projector(self._coefficients(centred(subject)), self._n_components, self._exact)
             if not own.any():
                 return np.zeros((1, self._n_components))
             shown: NDArray[np.float64] = np.einsum("rk,rk->r", self._poles @ own, self._poles) - 0.5

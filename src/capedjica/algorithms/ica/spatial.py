@@ -28,6 +28,7 @@ import scipy
 from capedjica.algorithms.analysis import Means, Progress, ReleasedMean
 from capedjica.algorithms.ica.maps.calibration import SPATIAL, calibrated
 from capedjica.algorithms.ica.maps.component_number import ComponentNumber, component_number
+from capedjica.algorithms.ica.maps.denoising import NEIGHBOURS, averaged
 from capedjica.algorithms.ica.maps.networks import Networks, pseudo_inverse
 from capedjica.algorithms.ica.scan_length import check_scan_length, longest_scan
 from capedjica.algorithms.ica.subject_level import DRAWS, ProjectorSite, redrawn
@@ -42,8 +43,6 @@ from capedjica.tools.arrays import FloatArray, Scan
 STARTS: Final = 4
 MAX_ITERATIONS: Final = 300
 TOLERANCE: Final = 1e-6
-# Fraction of the coefficients of a basis, on each side, over which the power of maps is averaged.
-NEIGHBOURS: Final = 1 / 8
 # E[log cosh] of a standard normal variable.
 GAUSSIAN: Final = 0.374567
 
@@ -118,7 +117,9 @@ class SpatialMethod:
             progress(unmixing, 1)
         predict = partial(calibrated, constants=SPATIAL)
         told = number if number.auto or released.noise > 0 else None
-        return Networks(unmixing, lambda: self.draws(found, released), number=told, predict=predict)
+        # Without noise, another run gives the same maps.
+        draws = partial(self.draws, found, released) if released.noise > 0 else lambda: iter([found])
+        return Networks(unmixing, draws, number=told, predict=predict)
 
     def draws(self, found: FloatArray, released: ReleasedMean) -> Iterator[FloatArray]:
         """Yield (D, R) maps that might have resulted with different noise, in the order of ``found``.
@@ -168,9 +169,9 @@ def smooth_subspace(mean: FloatArray, n_components: int, noise: float) -> FloatA
     if noise == 0:
         return leading_subspace(mean, n_components)
     moments = unsvec(mean)
-    width = 2 * int(len(moments) * NEIGHBOURS) + 1
-    averaged = scipy.ndimage.uniform_filter1d(np.diag(moments), width, mode="nearest")
-    power = np.maximum(averaged, noise / math.sqrt(width))
+    n_neighbours = int(len(moments) * NEIGHBOURS)
+    least = noise / math.sqrt(2 * n_neighbours + 1)
+    power = np.maximum(averaged(np.diag(moments), n_neighbours), least)
     return leading_subspace(svec(moments - n_components * noise**2 / 2 * np.diag(1 / power)), n_components)
 
 

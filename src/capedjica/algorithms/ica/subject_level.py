@@ -37,6 +37,7 @@ import scipy
 from numpy.typing import NDArray
 
 from capedjica.algorithms.analysis import Means, Progress, ReleasedMean
+from capedjica.algorithms.ica.basis import coefficients
 from capedjica.algorithms.ica.maps.calibration import calibrated
 from capedjica.algorithms.ica.maps.component_number import FEWEST, ComponentNumber, component_number
 from capedjica.algorithms.ica.maps.networks import Networks
@@ -93,6 +94,8 @@ _SMALLEST: Final = -1000
 # Directions with less than this fraction of the largest power are rounding errors of a Gram matrix in single
 # and in double precision.
 _RANK_TOLERANCE: Final = {np.dtype(np.float32): 1e-7, np.dtype(np.float64): 1e-12}
+# Number of subjects whose covariances are processed at a time.
+_TOGETHER: Final = 32
 # Directions with less than this fraction are not accurate to three digits in single precision.
 _WEAK: Final = 1e-3
 
@@ -261,7 +264,7 @@ class SubjectMethod:
         with one_thread():
             found = self.solved(means, progress)
             unmixing = self._in_features(found.V @ found.sphering @ found.W.T).T
-        redrawn_once = cache(lambda: list(self.draws(means.released, found)))
+        redrawn_once = cache(lambda: self._redrawn_once(means.released, found))
         return Networks(
             unmixing,
             lambda: iter(redrawn_once()),
@@ -285,6 +288,12 @@ class SubjectMethod:
                 progress(W @ maps.T, iteration)
         return Solution(V, before, sphering, start, W, iteration, steps)
 
+    def _redrawn_once(self, released: Sequence[ReleasedMean], found: Solution) -> list[FloatArray]:
+        if self.noise > 0:
+            return list(self.draws(released, found))
+        # Without noise, another run gives the same maps.
+        return [found.V @ np.linalg.inv(found.sphering) @ found.W.T]
+
     def draws(self, released: Sequence[ReleasedMean], found: Solution) -> Iterator[FloatArray]:
         r"""Yield (K, R) coefficients of mixing matrices that might have resulted with different noise.
 
@@ -300,9 +309,7 @@ class SubjectMethod:
         start = varimax(self._in_some_features(inside), found.start)
         *_, last = (release for release in released if release.stage == FINE)
         noise = [release.noise for release in released if release.stage == ROTATION]
-        steps = found.steps
-        # Without noise the rotations end at the same W from any start.
-        kept, spread = angle_errors(noise, steps.turns, steps.response) if self.noise > 0 else (0.0, 0.0)
+        kept, spread = angle_errors(noise, found.steps.turns, found.steps.response)
 
         def draw(number: int) -> FloatArray:
             rng = np.random.default_rng(number)  # input and output are public: nothing needs protection
@@ -315,11 +322,10 @@ class SubjectMethod:
             angles = kept * angles_between(start, alike(there @ across, start))
             angles += spread * rng.standard_normal(angles.shape)
             mixing = found.V @ np.linalg.inv(further) @ rotate(found.W, angles).T
-            coefficients: FloatArray = other @ (other.T @ mixing)
-            return coefficients
+            drawn: FloatArray = other @ (other.T @ mixing)
+            return drawn
 
-        # Without noise all draws are the same.
-        return InParallel(draw, range(DRAWS if self.noise else 1))
+        return InParallel(draw, range(DRAWS))
 
     def _unclipped(self, released: Sequence[ReleasedMean], found: Solution) -> FloatArray | None:
         """Return the similarity of each map to that without clipping; None if nothing was clipped."""
@@ -540,6 +546,7 @@ class ProjectorSite:
     ) -> None:
         self._subjects, self._n_components = CutScans(subjects, longest), n_components
         self._basis = None if basis is None else basis.T.astype(np.float32)
+        self._coefficients = coefficients(basis)
         self._exact, self._unshared = exact, unshared
 
     def __call__(self, stage: int, published: bytes, state: bytes) -> Iterable[FloatArray]:
@@ -548,7 +555,7 @@ class ProjectorSite:
 
     def _projector(self, subject: Scan) -> FloatArray:
         with np.errstate(all="ignore"):
-            features = centred(subject) if self._basis is None else centred(subject) @ self._basis
+            features = self._coefficients(centred(subject))
             leading = projector(features, self._n_components, self._exact, self._unshared)
             return svec(leading)[np.newaxis]
 
@@ -589,7 +596,7 @@ class SubjectSite(ProjectorSite):
         self._reduce(*self._read(published))
         most, r = self._n_components, len(self._sphering)
         if stage in (COARSE, FINE):
-            rows = map(self._log_covariance, range(len(self._subjects)))
+            rows = InParallel(self._log_covariances, range(0, len(self._subjects), _TOGETHER))
             return rows if r == most else map(partial(filled_up, size=svec_size(most)), rows)
         W = read_arrays(state, W=(r, r))["W"]
         return map(partial(_skew_rows, W=W, size=most * (most - 1) // 2), self._whiten().parts())
@@ -618,10 +625,11 @@ class SubjectSite(ProjectorSite):
         if not np.array_equal(self._sphering, sphering):
             self._sphering, self._whitened = sphering, None
 
-    def _log_covariance(self, number: int) -> FloatArray:
+    def _log_covariances(self, first: int) -> FloatArray:
+        """Return the vectors of a few subjects."""
         with np.errstate(all="ignore"):
             floor = QUIET_FLOOR if self._exact else FLOOR
-            return svec(log_covariance(self._sphered_moments(number), floor))[np.newaxis]
+            return svec(log_covariances(self._sphered_moments(first, first + _TOGETHER), floor))
 
     def _whiten(self) -> PackedSubjects:
         """Whiten the subjects to unit power, once for every published subspace and sphering."""
@@ -633,7 +641,7 @@ class SubjectSite(ProjectorSite):
             # One by one: in one large product the rounding of a subject might depend on previous ones.
             with np.errstate(all="ignore"):
                 for number, (first, last) in enumerate(pairwise(packed.offsets)):
-                    power = np.trace(self._sphered_moments(number))
+                    power = np.trace(self._sphered_moments(number, number + 1)[0])
                     factor = math.sqrt((last - first) * packed.n_features / power) if power > 0 else 1.0
                     own = white[first:last]
                     room.touch(own.nbytes)
@@ -642,10 +650,10 @@ class SubjectSite(ProjectorSite):
             self._whitened = PackedSubjects(white, packed.offsets, packed.longest, room)
         return self._whitened
 
-    def _sphered_moments(self, number: int) -> FloatArray:
+    def _sphered_moments(self, first: int, last: int) -> FloatArray:
         assert self._reduced is not None
         size = self._reduced.n_features
-        moments = self._moments.array((len(self._subjects), size, size), np.float64)[number]
+        moments = self._moments.array((len(self._subjects), size, size), np.float64)[first:last]
         self._moments.touch(moments.nbytes)
         sphered: FloatArray = self._sphering.T @ moments @ self._sphering
         return sphered
@@ -783,14 +791,25 @@ def _public_start(size: int, width: int) -> FloatArray:
 def log_covariance(moments: FloatArray, floor: float = FLOOR) -> FloatArray:
     """Return the logarithm of a subject's covariance without its trace; NaN if it cannot be computed.
 
-    The covariance is given as sums of x x', and scaled to a mean eigenvalue of 1; eigenvalues are floored.
+    The covariance is given as sums of x x', and scaled to a mean eigenvalue of 1; eigenvalues are floored. A
+    stack of several (n, R, R) gives a stack.
     """
-    size = len(moments)
-    if not np.isfinite(moments).all():
-        return np.full((size, size), np.nan)
-    values, vectors = np.linalg.eigh(moments)
-    if not values.sum() > 0:
-        return np.full((size, size), np.nan)
-    logarithms = np.log(np.maximum(values * (size / values.sum()), floor))
-    result: FloatArray = (vectors * (logarithms - logarithms.mean())) @ vectors.T
+    finite = np.isfinite(moments).all(axis=(-2, -1), keepdims=True)
+    values, vectors = np.linalg.eigh(np.where(finite, moments, 0.0))
+    power = values.sum(axis=-1, keepdims=True)
+    scaled = values * (moments.shape[-1] / np.where(power > 0, power, np.nan))
+    logarithms = np.log(np.maximum(scaled, floor))
+    logarithms -= logarithms.mean(axis=-1, keepdims=True)
+    result: FloatArray = (vectors * logarithms[..., np.newaxis, :]) @ vectors.mT
     return result
+
+
+def log_covariances(moments: FloatArray, floor: float) -> FloatArray:
+    """Return the logarithm of every subject's covariance (n, R, R), as :func:`log_covariance` does."""
+    try:
+        return log_covariance(moments, floor)
+    except np.linalg.LinAlgError:
+        if len(moments) == 1:
+            return np.full_like(moments, np.nan)
+        # A subject whose eigenvalues cannot be computed must not affect others.
+        return np.concatenate([log_covariances(one[np.newaxis], floor) for one in moments])

@@ -7,12 +7,13 @@ privacy cost, and only the initial value: the point of convergence does not depe
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from capedjica.algorithms.parallel import compiled
+from capedjica.algorithms.parallel import InParallel, compiled
 from capedjica.tools.arrays import FloatArray
 
 STARTS: Final = 4
@@ -51,7 +52,7 @@ def varimax(maps: FloatArray, near: FloatArray | None = None) -> FloatArray:
         return _climb(maps, near)[1]
     some, size, rng = maps[some_features(len(maps))], maps.shape[1], np.random.default_rng(0)
     starts = [np.linalg.qr(rng.standard_normal((size, size)))[0] for _ in range(STARTS)]
-    best = max((_climb(some, start) for start in starts), key=lambda end: end[0])[1]
+    best = max(InParallel(partial(_climb, some), starts), key=lambda end: end[0])[1]
     return best if len(some) == len(maps) else _climb(maps, best)[1]
 
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from capedjica.cli.options import JsonOption
+from capedjica.cli.progress import counting
 from capedjica.errors import InputError
 
 if TYPE_CHECKING:
@@ -120,8 +120,7 @@ def _predicted(study: Study) -> Prediction:
     from capedjica.coordinator.planning.prediction import predict
 
     console = Console(stderr=True)
-    columns = (TextColumn("simulating"), BarColumn(24), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_interactive) as progress:
+    with counting("simulating", console) as progress:
         task = progress.add_task("", total=None)
         return predict(study, lambda total: progress.update(task, total=total, advance=1))
 

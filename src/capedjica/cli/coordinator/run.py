@@ -10,21 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    Progress,
-    SpinnerColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 
 from capedjica.cli.coordinator.status import sites_table
 from capedjica.cli.options import CsfOption, LabelNamesOption, LabelsOption, WhiteMatterOption
+from capedjica.cli.progress import progress_bars
 from capedjica.errors import InputError
 from capedjica.tools.text import counted
 
 if TYPE_CHECKING:
+    from rich.progress import Progress
+
     from capedjica.algorithms.reliability import Reliability
     from capedjica.coordinator.flare.progress import Progress as RunProgress
     from capedjica.coordinator.flare.remote_run import Follower
@@ -118,20 +113,6 @@ def _complete(study: Study, folder: Path) -> bool:
 
     state = RunFolder(folder).check(study)
     return state is not None and state.complete
-
-
-def progress_bars(console: Console) -> Progress:
-    """Return progress bars for a run, shown only on a terminal."""
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
-        TextColumn("{task.fields[status]}"),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )
-    return Progress(*columns, console=console, transient=True, disable=not console.is_interactive)
 
 
 def _run_on_flare(

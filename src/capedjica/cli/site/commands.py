@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
-from rich.progress import Progress
 
 from capedjica.cli.options import JsonOption, SiteArgument, by_role, need_web, of_a_site
+from capedjica.cli.progress import counting
 from capedjica.errors import CapedjicaError, InputError
 
 if TYPE_CHECKING:
@@ -533,12 +533,12 @@ def _looking(home: SiteHome) -> Iterator[Callable[[], None]]:
     from capedjica.site.participants.cohort import call_roll
 
     console = Console(stderr=True, highlight=False)
-    with Progress(console=console, transient=True, disable=not console.is_interactive) as progress:
+    with counting("reading data", console) as progress:
         total = None
         if not progress.disable:
             with suppress(CapedjicaError):
                 total = len(call_roll(home).people)
-        task = progress.add_task("reading data", total=total)
+        task = progress.add_task("", total=total)
         yield lambda: progress.advance(task)
 
 

@@ -121,8 +121,9 @@ def federated_demo(
     The demonstration performs all steps of a real consortium on this machine, with simulated participants:
     simulate, seal the study, approve it, start the sites, run, report. All processes are stopped at the end.
     """
-    from capedjica.cli.coordinator.run import follower, progress_bars
+    from capedjica.cli.coordinator.run import follower
     from capedjica.cli.options import need_flare
+    from capedjica.cli.progress import progress_bars
 
     need_flare()
     from capedjica.coordinator.planning.plan import spread_subjects

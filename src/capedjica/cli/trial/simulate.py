@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from capedjica.cli.progress import counting
 from capedjica.errors import InputError
 
 if TYPE_CHECKING:
@@ -88,8 +88,7 @@ def simulate(
         group_difference=group_difference,
     )
     console = Console()
-    columns = (TextColumn("writing scans"), BarColumn(24), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_interactive) as progress:
+    with counting("writing scans", console) as progress:
         task = progress.add_task("", total=simulation.n_subjects)
         write_simulation(simulation, out, lambda: progress.advance(task))
     _show(simulation, out)

@@ -5,7 +5,7 @@ import pytest
 
 from capedjica import CapeDJICA
 from capedjica.algorithms.ica.basis import low_pass
-from capedjica.algorithms.ica.maps.denoising import denoised, denoised_words
+from capedjica.algorithms.ica.maps.denoising import averaged, denoised, denoised_words
 from capedjica.data import make_synthetic
 from capedjica.metrics import matched_map_correlation
 
@@ -67,3 +67,13 @@ def test_the_estimator_has_both():
 def test_a_template_as_prior_is_named():
     assert "not evidence" in denoised_words("template.npy")
     assert "template" not in denoised_words("")
+
+
+@pytest.mark.parametrize("n_neighbours", [0, 1, 4])
+@pytest.mark.parametrize("shape", [(9,), (9, 3)])
+def test_means_over_neighbours_are_those_of_scipy(shape, n_neighbours):
+    from scipy.ndimage import uniform_filter1d
+
+    values = np.random.default_rng(0).standard_normal(shape)
+    expected = uniform_filter1d(values, 2 * n_neighbours + 1, axis=0, mode="nearest")
+    np.testing.assert_allclose(averaged(values, n_neighbours), expected, atol=1e-14)

@@ -119,7 +119,7 @@ def test_stability_is_in_the_order_of_the_maps():
             draw[:, 2] = rng.standard_normal(40)
             yield draw
 
-    assert np.flatnonzero(likeness(unmixing, draws()) < RELIABLE).tolist() == [2]
+    assert np.flatnonzero(likeness(mixing, draws()) < RELIABLE).tolist() == [2]
     said = Networks(unmixing, draws).stability
     (lowest,) = np.flatnonzero(said < RELIABLE)
     assert peak_order(mixing)[lowest] == 2
@@ -138,9 +138,9 @@ def test_maps_are_compared_by_their_coefficients_alone(constant):
     basis = np.linalg.qr(parts.T)[0].T
     coefficients = rng.standard_normal((12, 4)) + 1
     draws = [coefficients + rng.standard_normal((12, 4)) for _ in range(5)]
-    unmixing = pseudo_inverse(basis.T @ coefficients)
-    expected = likeness(unmixing, [basis.T @ draw for draw in draws])
-    np.testing.assert_allclose(likeness(unmixing, draws, basis=basis), expected, atol=1e-9)
+    maps = basis.T @ coefficients
+    expected = likeness(maps, [basis.T @ draw for draw in draws])
+    np.testing.assert_allclose(likeness(maps, draws, basis=basis), expected, atol=1e-9)
     assert expected.max() < 0.99
 
 
@@ -170,14 +170,14 @@ def test_of_maps_with_noise_of_known_size_the_correlation_between_runs_is_predic
         spread = np.sqrt(part / (1 - part))
         first, second = (truth + spread * rng.standard_normal(truth.shape) for _ in range(2))
         draws = [first + spread * rng.standard_normal(truth.shape) for _ in range(9)]
-        said = between_runs(likeness(pseudo_inverse(first), draws))
+        said = between_runs(likeness(first, draws))
         actual = [np.corrcoef(one, other)[0, 1] for one, other in zip(first.T, second.T, strict=True)]
         assert said == pytest.approx(actual, abs=0.05)
         assert said.mean() == pytest.approx(1 - part, abs=0.03)
         # A prediction for other noise is not within it: what is tested can fail.
         for factor in (0.7, 1.3):
             wrong = [first + factor * spread * rng.standard_normal(truth.shape) for _ in range(9)]
-            off = between_runs(likeness(pseudo_inverse(first), wrong)).mean()
+            off = between_runs(likeness(first, wrong)).mean()
             assert abs(off - (1 - part)) > 0.3 * part
 
 
@@ -201,10 +201,9 @@ def test_with_a_template_the_difference_is_graded():
         found,
         np.stack([maps[0], maps[1] + 0.1 * rng.standard_normal(500)], axis=1),
     )
-    unmixing = pseudo_inverse(found)
-    assert likeness(unmixing, [same] * 3, template) == pytest.approx([0, 1], abs=1e-6)
-    assert likeness(unmixing, [other] * 3, template)[1] < 0.3
-    assert likeness(unmixing, [other] * 3)[1] > 0.9
+    assert likeness(found, [same] * 3, template) == pytest.approx([0, 1], abs=1e-6)
+    assert likeness(found, [other] * 3, template)[1] < 0.3
+    assert likeness(found, [other] * 3)[1] > 0.9
 
 
 @pytest.mark.parametrize("noise", [0.02, 0.1, 0.3])

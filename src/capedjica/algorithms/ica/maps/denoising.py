@@ -22,7 +22,6 @@ from collections.abc import Iterable
 from typing import Final
 
 import numpy as np
-import scipy
 
 from capedjica.tools.arrays import FloatArray
 
@@ -96,6 +95,14 @@ def _averaged(values: FloatArray, basis: FloatArray | None) -> FloatArray:
     """Return means over neighbours; over all numbers of a map if features have no spatial positions."""
     if basis is None:
         return np.broadcast_to(values.mean(axis=0), values.shape)
-    width = 2 * int(len(values) * NEIGHBOURS) + 1
-    averaged: FloatArray = scipy.ndimage.uniform_filter1d(values, width, axis=0, mode="nearest")
-    return averaged
+    return averaged(values, int(len(values) * NEIGHBOURS))
+
+
+def averaged(values: FloatArray, n_neighbours: int) -> FloatArray:
+    """Return means over so many neighbours on each side along the first axis; the ends count repeatedly."""
+    beyond = [(n_neighbours, n_neighbours)] + [(0, 0)] * (values.ndim - 1)
+    windows = np.lib.stride_tricks.sliding_window_view(
+        np.pad(values, beyond, mode="edge"), 2 * n_neighbours + 1, axis=0
+    )
+    means: FloatArray = windows.mean(axis=-1)
+    return means

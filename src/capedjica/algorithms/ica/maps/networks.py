@@ -40,7 +40,8 @@ Prediction = Callable[[FloatArray], FloatArray]
 
 def pseudo_inverse(matrix: FloatArray) -> FloatArray:
     """Return the Moore-Penrose inverse."""
-    inverse: FloatArray = np.linalg.pinv(matrix).astype(np.float64)
+    with one_thread():
+        inverse: FloatArray = np.linalg.pinv(matrix).astype(np.float64)
     return inverse
 
 
@@ -62,7 +63,10 @@ def mixing_of(unmixing: FloatArray, template: Template | None = None) -> FloatAr
 
     Maps from a template keep its order and signs.
     """
-    mixing = pseudo_inverse(unmixing)
+    return _reproducible(pseudo_inverse(unmixing), template)
+
+
+def _reproducible(mixing: FloatArray, template: Template | None) -> FloatArray:
     if template is None:
         return stable_maps(mixing)
     heights = np.abs(mixing).max(axis=0)
@@ -71,7 +75,7 @@ def mixing_of(unmixing: FloatArray, template: Template | None = None) -> FloatAr
 
 
 def likeness(
-    unmixing: FloatArray,
+    maps: FloatArray,
     draws: Iterable[FloatArray],
     template: Template | None = None,
     basis: FloatArray | None = None,
@@ -80,18 +84,17 @@ def likeness(
 
     Parameters
     ----------
-    unmixing : array (R, D)
+    maps : array (D, R)
         The estimate.
     draws : iterable of arrays (D, R)
-        Mixing matrices that might have resulted with different noise, in the order of the unmixing matrix;
-        with a basis, their coefficients (K, R).
+        Mixing matrices that might have resulted with different noise, in the order of the maps; with a basis,
+        their coefficients (K, R).
     template : Template, optional
         Compare only the part of every map that is orthogonal to that of this template.
     basis : array (K, D), optional
         Orthonormal rows, of which the maps are combinations.
     """
     with one_thread():
-        maps = pseudo_inverse(unmixing)
         if basis is not None and template is None:
             own, others = basis @ maps, iter(draws)
         else:
@@ -178,9 +181,19 @@ class Networks(Result):
     basis: FloatArray | None = None
 
     @cached_property
+    def _raw(self) -> FloatArray:
+        """The maps as columns (D, R), in the order, sign and scale of ``estimate``."""
+        return pseudo_inverse(self.estimate)
+
+    @cached_property
     def mixing(self) -> FloatArray:
         """The maps as columns (D, R), in an order, sign and scale that are reproducible between runs."""
-        return mixing_of(self.estimate, self.template)
+        return _reproducible(self._raw, self.template)
+
+    @cached_property
+    def unmixing(self) -> FloatArray:
+        """The matrix (R, D) that unmixes a centred scan."""
+        return pseudo_inverse(self.mixing)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -207,7 +220,7 @@ class Networks(Result):
     def redrawn(self) -> FloatArray | None:
         """Correlation of each map with versions of it with fresh noise, in the order of ``estimate``."""
         draws = self.draws()
-        return None if draws is None else likeness(self.estimate, draws, self.template, self.basis)
+        return None if draws is None else likeness(self._raw, draws, self.template, self.basis)
 
     @cached_property
     def denoised(self) -> FloatArray | None:
@@ -221,8 +234,7 @@ class Networks(Result):
             return None
         known = None if self.template is None else self.template.maps.T
         with one_thread():
-            raw = pseudo_inverse(self.estimate)
-            maps = self._ordered(denoised(raw, draws, self.basis, known).T)
+            maps = self._ordered(denoised(self._raw, draws, self.basis, known).T)
         signs = np.where(np.sum(maps * self.maps, axis=1) < 0, -1.0, 1.0)
         heights = np.maximum(np.abs(maps).max(axis=1), np.finfo(float).tiny)
         return np.ascontiguousarray(maps * (signs / heights)[:, np.newaxis])
@@ -244,11 +256,11 @@ class Networks(Result):
 
     def _ordered(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return one value for each component of ``estimate`` in the order of the maps."""
-        return values if self.template else values[peak_order(pseudo_inverse(self.estimate))]
+        return values if self.template else values[peak_order(self._raw)]
 
     def arrays(self) -> Mapping[str, FloatArray]:
         """Return the maps as columns, the matrix that unmixes a centred scan, and denoised maps as rows."""
-        arrays = {"unmixing": pseudo_inverse(self.mixing), "mixing": self.mixing}
+        arrays = {"unmixing": self.unmixing, "mixing": self.mixing}
         return arrays if self.denoised is None else arrays | {"maps_denoised": self.denoised}
 
     def tables(self) -> Sequence[ResultTable]:
