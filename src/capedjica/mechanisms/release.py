@@ -30,12 +30,12 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+import scipy
 
 from capedjica.errors import InputError
 from capedjica.mechanisms.contract import Contract, Query
 from capedjica.privacy import Cape, calibrate
 from capedjica.privacy.reserved_delta import check_reserve
-from capedjica.privacy.root import root
 from capedjica.securesum.discrete_gaussian import grid_delta
 from capedjica.securesum.noise import MAX_SIGMA, total_variation_bound, word_variation_bound
 from capedjica.securesum.ring import SUM_LIMIT
@@ -301,7 +301,7 @@ class _Planner:
         low, high = -40.0, 40.0
         if excess(low) <= 0:
             return noise * math.exp(low)
-        return noise * math.exp(root(excess, low, high, xtol=1e-12) + HEADROOM)
+        return noise * math.exp(float(scipy.optimize.brentq(excess, low, high, xtol=1e-12)) + HEADROOM)
 
     def _mu(self, noise: FloatArray, mask: FloatArray, curator: float, step: float) -> FloatArray:
         """Return the exact mu of each participant, from the integers that will be sent."""

@@ -27,10 +27,10 @@ import math
 from collections.abc import Callable
 
 import numpy as np
+import scipy
 from scipy.special import erfcx, ndtr, ndtri_exp
 
 from capedjica.privacy import validate
-from capedjica.privacy.root import root
 
 _NODES, _NODE_WEIGHTS = np.polynomial.legendre.leggauss(10)
 _SMALL_MU = 0.5
@@ -132,7 +132,9 @@ def _mu_at(epsilon: float, a: float) -> float:
 
 def _root(function: Callable[[float], float], low: float) -> float:
     """Return the root between ``low`` and 40 of a decreasing function of a, to double precision."""
-    return root(function, low, _FAR, xtol=1e-300)
+    return float(
+        scipy.optimize.brentq(function, low, _FAR, xtol=1e-300, rtol=4 * np.finfo(float).eps, maxiter=500)
+    )
 
 
 def pure_mu(epsilon: float) -> float:

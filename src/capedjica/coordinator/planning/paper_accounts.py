@@ -6,6 +6,8 @@ import math
 from dataclasses import replace
 from typing import Any, Final
 
+from scipy.optimize import brentq
+
 from capedjica.algorithms.analysis import Analysis
 from capedjica.algorithms.ica.infomax import default_learning_rate
 from capedjica.algorithms.ica.paper_method import DESCENT, PCA, PaperMethod
@@ -13,7 +15,6 @@ from capedjica.errors import InputError
 from capedjica.mechanisms.contract import Contract
 from capedjica.mechanisms.release import ReleasePlan
 from capedjica.privacy import gaussian_epsilon, paper, validate
-from capedjica.privacy.root import root
 from capedjica.study.planned_releases import planned_releases, spendable_delta
 from capedjica.study.study_file import LEAST_EPSILON, MOST_EPSILON
 
@@ -111,4 +112,4 @@ def _theorem_1_epsilon(ratio: float, n_sites: int, n_colluding: int, delta: floa
 
     if excess(1.0) >= 0:
         return math.nan
-    return root(excess, paper.cape_mu_z(ratio, n_sites, n_sites, n_colluding), 1.0, xtol=2e-12)
+    return float(brentq(excess, paper.cape_mu_z(ratio, n_sites, n_sites, n_colluding), 1.0))
