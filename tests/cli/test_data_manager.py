@@ -10,6 +10,7 @@ import pytest
 
 from capedjica.securesum.identity import Card
 from capedjica.site.home import SiteHome
+from capedjica.tools.locks import locked
 from tests.support.small_scans import make_scans
 from tests.support.small_study import SIZES, changed, make_study
 from tests.support.terminal import Terminal
@@ -122,24 +123,32 @@ def test_check_follows_a_study_to_its_end(tmp_path, monkeypatch, cli):
     study = make_study(tmp_path, iterations=2)
     site = tmp_path / "sites" / "s1"
 
-    def last():
-        return cli("site", "check", str(site), "--study", str(tmp_path)).stdout.splitlines()[-1]
+    def checked():
+        return cli("site", "check", str(site), "--study", str(tmp_path)).stdout
 
     for name in ("s1", "s2", "s3", "s4"):
         cli("site", "enrol", str(tmp_path / "sites" / name))
-    assert "next: capedjica site approve STUDY" in last()
-    assert cli("run", str(tmp_path)).returncode == 0
-    assert "next: nothing to do, the study has finished" in last()
+    assert "next: capedjica site approve STUDY" in checked().splitlines()[-1]
+    ran = cli("run", str(tmp_path))
+    assert ran.returncode == 0
+    assert "already complete" not in ran.stdout
+    assert "It has finished, with " in checked()
+    assert "next: nothing to do, the study has finished" in checked().splitlines()[-1]
     # Finished, it is no study that has begun.
     home = SiteHome.load(site)
     assert home.is_over(study.hash.hex())
+    assert "'A small study': finished, epsilon " in cli("site", "show", str(site)).stdout
     withdrawn = cli("site", "withdraw", "sub-01", str(site)).stdout
     assert "has started" not in withdrawn
+    assert "A small study" not in cli("site", "enrol", str(site), "--again").stdout
     assert "names the current key" not in cli("site", "rotate-key", str(site)).stdout
     # And the run is not done again.
+    releases, spent = (tmp_path / "run" / "releases.bin").read_bytes(), home.totals()
     again = cli("run", str(tmp_path))
     assert again.returncode == 0
     assert "already complete" in again.stdout
+    assert (tmp_path / "run" / "releases.bin").read_bytes() == releases
+    assert home.totals() == spent
     looked = cli("status", str(tmp_path))
     assert looked.returncode == 0
     assert "complete" in looked.stdout
@@ -288,6 +297,10 @@ def test_status_of_a_run_on_one_machine(tmp_path, monkeypatch, cli):
     stopped = cli("status", str(tmp_path))
     assert stopped.returncode == 12
     assert "interrupted" in stopped.stdout
+    with locked(run / ".lock", "in use"):
+        running = cli("status", str(tmp_path))
+    assert running.returncode == 11
+    assert "running since" in running.stdout
     other = changed(study, tmp_path / "other.toml", title="Another")
     assert cli("status", str(tmp_path / "other.toml")).returncode == 2, other
 
