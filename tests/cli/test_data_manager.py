@@ -201,6 +201,14 @@ def test_on_a_terminal_a_withdrawal_is_asked_for(site):
     terminal.expect("nothing was changed")
     assert terminal.close() == 1
     assert not list(site.glob("withdrawn*"))
+    terminal = Terminal("site", "withdraw", "sub-01", str(site), cwd=site)
+    terminal.answer("Withdraw the consent of sub-01 permanently?", "y")
+    terminal.expect("sub-01 withdrew on 20")
+    assert terminal.close() == 0
+    unasked = Terminal("site", "withdraw", "sub-02", str(site), "--yes", cwd=site)
+    unasked.expect("sub-02 withdrew on 20")
+    assert "Withdraw the consent" not in unasked.text
+    assert unasked.close() == 0
 
 
 # Cards
