@@ -10,6 +10,7 @@ import pytest
 
 from capedjica.securesum.identity import Card
 from capedjica.site.home import SiteHome
+from capedjica.study.study_file import Study
 from capedjica.tools.locks import locked
 from tests.support.small_scans import make_scans
 from tests.support.small_study import SIZES, changed, make_study
@@ -433,6 +434,27 @@ def test_a_study_that_fits_no_table_of_a_site_is_not_approved(narrow, cli):
         assert "expected 200" in refused.stderr
         assert not list(narrow.glob("*/approved/*.toml"))
     assert SiteHome.load(narrow / "a").totals() is None
+
+
+def test_a_study_with_public_files_is_known_by_its_hash(narrow, cli):
+    """The files are not copied at approval, and the hash of the contract depends on them."""
+    grid = "\n".join(
+        f"{x},{y},{z}" for x in (-45, -15, 15, 45) for y in range(-80, 40, 30) for z in range(-20, 60, 20)
+    )
+    (narrow.parent / "centres.csv").write_text(f"x,y,z\n{grid}\n")
+    asked = ["--title", "N", "--components", "3", "--timepoints", "20", "--epsilon", "8", "--sites", "sites"]
+    made = cli("study", "new", "joint/study.toml", *asked, "--regions", "centres.csv")
+    assert made.returncode == 0, made.stderr
+    assert cli("sites", "approve", "joint", "sites", "--yes").returncode == 0
+    study, home = Study.load("joint"), SiteHome.load("sites/a")
+    assert f"Hash of N: {study.hash.hex()}" in cli("ledger", "show", "sites/a").stdout
+    assert "'N': approved, epsilon 0 of 8" in cli("site", "show", "sites/a").stdout
+    home.note_over(study.hash, "2026-01-01")
+    assert "'N': finished, epsilon 0 of 8" in cli("site", "show", "sites/a").stdout
+    assert "spent and reserved: epsilon 0;" in cli("site", "show", "sites/a").stdout
+    revoked = cli("site", "revoke", study.hash.hex(), "sites/a")
+    assert revoked.returncode == 0, revoked.stderr
+    assert "revoked its approval of 'N'" in revoked.stdout
 
 
 def test_status_takes_the_folder_of_a_run_too(tmp_path, monkeypatch, cli):
