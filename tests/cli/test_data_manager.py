@@ -1,6 +1,7 @@
 """What data managers and coordinators stumbled over, each as a behaviour."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -273,6 +274,11 @@ def test_what_keeps_sites_from_a_run_is_in_one_table(study, cli):
     # One cannot, so none does, not even those before it.
     for name in ("s2", "s3", "s4"):
         assert SiteHome.load(study.folder / "sites" / name).totals() is None
+    # What is advised is a command that works.
+    (advised,) = re.findall(
+        r"site s2: .* and run: capedjica (site approve STUDY \S+/s2)$", result.stderr, re.M
+    )
+    assert cli(*advised.replace("STUDY", str(study.folder)).split()).returncode == 0
 
 
 def test_what_is_next_is_a_command_that_works(tmp_path, monkeypatch, cli):
