@@ -1,6 +1,7 @@
 """What data managers and coordinators stumbled over, each as a behaviour."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -10,6 +11,8 @@ import pytest
 
 from capedjica.securesum.identity import Card
 from capedjica.site.home import SiteHome
+from capedjica.study.study_file import Study
+from capedjica.tools.locks import locked
 from tests.support.small_scans import make_scans
 from tests.support.small_study import SIZES, changed, make_study
 from tests.support.terminal import Terminal
@@ -122,24 +125,32 @@ def test_check_follows_a_study_to_its_end(tmp_path, monkeypatch, cli):
     study = make_study(tmp_path, iterations=2)
     site = tmp_path / "sites" / "s1"
 
-    def last():
-        return cli("site", "check", str(site), "--study", str(tmp_path)).stdout.splitlines()[-1]
+    def checked():
+        return cli("site", "check", str(site), "--study", str(tmp_path)).stdout
 
     for name in ("s1", "s2", "s3", "s4"):
         cli("site", "enrol", str(tmp_path / "sites" / name))
-    assert "next: capedjica site approve STUDY" in last()
-    assert cli("run", str(tmp_path)).returncode == 0
-    assert "next: nothing to do, the study has finished" in last()
+    assert "next: capedjica site approve STUDY" in checked().splitlines()[-1]
+    ran = cli("run", str(tmp_path))
+    assert ran.returncode == 0
+    assert "already complete" not in ran.stdout
+    assert "It has finished, with " in checked()
+    assert "next: nothing to do, the study has finished" in checked().splitlines()[-1]
     # Finished, it is no study that has begun.
     home = SiteHome.load(site)
     assert home.is_over(study.hash.hex())
+    assert "'A small study': finished, epsilon " in cli("site", "show", str(site)).stdout
     withdrawn = cli("site", "withdraw", "sub-01", str(site)).stdout
     assert "has started" not in withdrawn
+    assert "A small study" not in cli("site", "enrol", str(site), "--again").stdout
     assert "names the current key" not in cli("site", "rotate-key", str(site)).stdout
     # And the run is not done again.
+    releases, spent = (tmp_path / "run" / "releases.bin").read_bytes(), home.totals()
     again = cli("run", str(tmp_path))
     assert again.returncode == 0
     assert "already complete" in again.stdout
+    assert (tmp_path / "run" / "releases.bin").read_bytes() == releases
+    assert home.totals() == spent
     looked = cli("status", str(tmp_path))
     assert looked.returncode == 0
     assert "complete" in looked.stdout
@@ -192,6 +203,14 @@ def test_on_a_terminal_a_withdrawal_is_asked_for(site):
     terminal.expect("nothing was changed")
     assert terminal.close() == 1
     assert not list(site.glob("withdrawn*"))
+    terminal = Terminal("site", "withdraw", "sub-01", str(site), cwd=site)
+    terminal.answer("Withdraw the consent of sub-01 permanently?", "y")
+    terminal.expect("sub-01 withdrew on 20")
+    assert terminal.close() == 0
+    unasked = Terminal("site", "withdraw", "sub-02", str(site), "--yes", cwd=site)
+    unasked.expect("sub-02 withdrew on 20")
+    assert "Withdraw the consent" not in unasked.text
+    assert unasked.close() == 0
 
 
 # Cards
@@ -255,6 +274,11 @@ def test_what_keeps_sites_from_a_run_is_in_one_table(study, cli):
     # One cannot, so none does, not even those before it.
     for name in ("s2", "s3", "s4"):
         assert SiteHome.load(study.folder / "sites" / name).totals() is None
+    # What is advised is a command that works.
+    (advised,) = re.findall(
+        r"site s2: .* and run: capedjica (site approve STUDY \S+/s2)$", result.stderr, re.M
+    )
+    assert cli(*advised.replace("STUDY", str(study.folder)).split()).returncode == 0
 
 
 def test_what_is_next_is_a_command_that_works(tmp_path, monkeypatch, cli):
@@ -288,6 +312,10 @@ def test_status_of_a_run_on_one_machine(tmp_path, monkeypatch, cli):
     stopped = cli("status", str(tmp_path))
     assert stopped.returncode == 12
     assert "interrupted" in stopped.stdout
+    with locked(run / ".lock", "in use"):
+        running = cli("status", str(tmp_path))
+    assert running.returncode == 11
+    assert "running since" in running.stdout
     other = changed(study, tmp_path / "other.toml", title="Another")
     assert cli("status", str(tmp_path / "other.toml")).returncode == 2, other
 
@@ -412,6 +440,27 @@ def test_a_study_that_fits_no_table_of_a_site_is_not_approved(narrow, cli):
         assert "expected 200" in refused.stderr
         assert not list(narrow.glob("*/approved/*.toml"))
     assert SiteHome.load(narrow / "a").totals() is None
+
+
+def test_a_study_with_public_files_is_known_by_its_hash(narrow, cli):
+    """The files are not copied at approval, and the hash of the contract depends on them."""
+    grid = "\n".join(
+        f"{x},{y},{z}" for x in (-45, -15, 15, 45) for y in range(-80, 40, 30) for z in range(-20, 60, 20)
+    )
+    (narrow.parent / "centres.csv").write_text(f"x,y,z\n{grid}\n")
+    asked = ["--title", "N", "--components", "3", "--timepoints", "20", "--epsilon", "8", "--sites", "sites"]
+    made = cli("study", "new", "joint/study.toml", *asked, "--regions", "centres.csv")
+    assert made.returncode == 0, made.stderr
+    assert cli("sites", "approve", "joint", "sites", "--yes").returncode == 0
+    study, home = Study.load("joint"), SiteHome.load("sites/a")
+    assert f"Hash of N: {study.hash.hex()}" in cli("ledger", "show", "sites/a").stdout
+    assert "'N': approved, epsilon 0 of 8" in cli("site", "show", "sites/a").stdout
+    home.note_over(study.hash, "2026-01-01")
+    assert "'N': finished, epsilon 0 of 8" in cli("site", "show", "sites/a").stdout
+    assert "spent and reserved: epsilon 0;" in cli("site", "show", "sites/a").stdout
+    revoked = cli("site", "revoke", study.hash.hex(), "sites/a")
+    assert revoked.returncode == 0, revoked.stderr
+    assert "revoked its approval of 'N'" in revoked.stdout
 
 
 def test_status_takes_the_folder_of_a_run_too(tmp_path, monkeypatch, cli):

@@ -56,3 +56,15 @@ def test_commands_are_grouped_by_who_needs_them(monkeypatch, capsys):
     }
     own = re.findall(r"^(\S.*):$", shown("site", monkeypatch, capsys), re.MULTILINE)
     assert "Site and participants" in own
+
+
+@pytest.mark.parametrize(("group", "others"), [("site", {"init", "carrier"}), ("ledger", set())])
+def test_every_command_of_a_site_takes_it_by_position_or_by_option(group, others):
+    """All but the one that makes a site, and the program that has no access to one."""
+    commands = typer.main.get_command(app).commands[group].commands
+    taken = {
+        name
+        for name, command in commands.items()
+        if {("--site",), ("site",)} <= {tuple(one.opts) for one in command.params}
+    }
+    assert set(commands) - taken == others

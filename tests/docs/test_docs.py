@@ -109,6 +109,12 @@ def test_example(code, capsys, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_pages_name_sites_by_position(page):
+    """The other way, --site, stays for scripts."""
+    assert not re.search(r"\b(site|ledger) [a-z-]+ .*--site ", page.read_text("utf-8"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_to_files_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#]+)", page.read_text("utf-8")):
         if not target.startswith(("http", "mailto")):

@@ -16,6 +16,7 @@ from capedjica import CapeDJICA, CapePCA, PrivacyBudget, private_mean
 from capedjica.applications import PrivateKMeans
 from capedjica.data import make_synthetic
 from capedjica.errors import InputError
+from capedjica.report.pictures.slices import square
 
 STUDY = make_synthetic(3, 24, 3, 60, 6, random_state=0)
 
@@ -71,7 +72,8 @@ def test_features_are_counted_and_named(fitted, pca):
     assert list(pca.get_feature_names_out()) == ["capepca0", "capepca1", "capepca2"]
     check_is_fitted(fitted)
     for estimator in (CapeDJICA(2), CapePCA(2)):
-        for call in (estimator.get_feature_names_out, lambda one=estimator: one.score([])):
+        unfitted = (estimator.get_feature_names_out, estimator.plot_components)
+        for call in (*unfitted, lambda one=estimator: one.score([])):
             with pytest.raises(NotFittedError):
                 call()
 
@@ -171,7 +173,13 @@ def test_maps_are_drawn_and_unreliable_ones_said_first(tmp_path):
         figure = estimator.plot_components()
         figure.savefig(tmp_path / "maps.png")
         assert len(figure.axes) == 3
-    assert image.plot_maps("Mine").get_suptitle().startswith("Not reliable: ")
+    same = image.plot_maps("Mine")
+    assert same.get_suptitle().startswith("Not reliable: ")
+    assert same.get_suptitle().endswith("\nMine")
+    for axis, values in zip(same.axes, image.components_, strict=True):
+        np.testing.assert_array_equal(
+            axis.images[0].get_array()[..., :3], square(values.reshape(6, 6))[..., :3]
+        )
     assert "Not reliable" not in figure.get_suptitle()
     assert len(CapePCA(2, mechanism="none").fit(STUDY.sites).plot_components().axes) == 2
 

@@ -70,6 +70,13 @@ def test_regions_of_an_atlas(study):
     assert fit(study, atlas=image(maps)).components_img_.shape == (*SHAPE, R)
 
 
+def test_maps_are_plotted_as_slices_of_a_brain(study):
+    figure = fit(study, atlas=image(ATLAS)).plot_components("Mine")
+    assert len(figure.axes) == R
+    assert "neurological convention: L is left" in figure.axes[-1].get_xlabel()
+    assert "mm" in figure.axes[-1].get_xlabel()
+
+
 def test_images_and_paths_and_arrays_are_the_same_people(study):
     by_path = fit(study, atlas=image(ATLAS))
     in_memory = {name: [nibabel.load(path) for path in site] for name, site in study.items()}

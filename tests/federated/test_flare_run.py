@@ -24,6 +24,7 @@ from tests.attacks.views.leaks import Needles, contents
 from tests.federated.consortium import CALM, Consortium
 from tests.support.in_process import run_main
 from tests.support.small_study import make_study
+from tests.support.waiting import wait_for
 
 SEED = 7
 ODD = ("Zoë-Quux-{}", "patient {} of ward 7741", "MRN_00{}9-4471-X")
@@ -184,10 +185,13 @@ def test_status_at_a_site_tells_that_it_is_connected_and_what_it_spent(story):
     assert facts["spent"]["epsilon_text"] == "NOT PRIVATE"
 
 
-def test_every_site_is_told_that_the_study_is_over(story):
+def test_every_site_is_told_that_the_study_is_over_and_disconnects(story):
     for name, home in story.parties.homes.items():
         assert (story.parties.kit(name).path / "over.txt").exists()
         assert "the coordinator ended the study" in (home.folder / "site.log").read_text()
+        wait_for(lambda name=name: not any(story.parties.processes_of(name).values()))
+        (facts,) = site_status.look(home)
+        assert (facts["state"], "the coordinator ended the study on" in facts["words"]) == ("stopped", True)
 
 
 def test_the_estimate_equals_that_of_one_process_to_the_last_bit(story, tmp_path):

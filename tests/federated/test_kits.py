@@ -204,13 +204,19 @@ def test_the_kit_of_another_coordinator_is_refused_once_one_was_approved(site, t
     assert kits.find_kit(home).server() == "other.example.org:8002"
 
 
-def test_a_study_that_is_over_needs_no_new_kit(site, tmp_path):
+def test_a_study_that_is_over_needs_no_new_kit_and_is_not_joined_again(site, tmp_path, monkeypatch, capsys):
     home, file = site
     keep(home, file)
     (kits.find_kit(home).path / "over.txt").write_text("2026-01-01\n")
     keep(home, file)
     with pytest.raises(InputError, match=r"the coordinator has ended this study .*; it needs no new kit"):
         keep(home, signed(file, tmp_path / "kit.zip", port=9000))
+    started = run_main(["site", "start", str(home.folder)], monkeypatch, capsys)
+    assert (started.returncode, started.stdout) == (2, "")
+    assert "the coordinator ended 'A small study' on 2026-01-01; nothing to start" in started.stderr
+    code, (facts,) = status_of(home, monkeypatch, capsys)
+    assert (code, facts["state"]) == (10, "stopped")
+    assert facts["words"] == "not running; the coordinator ended the study on 2026-01-01"
 
 
 @pytest.mark.parametrize(

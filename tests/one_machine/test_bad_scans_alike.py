@@ -12,12 +12,24 @@ from capedjica.errors import InputError
 from tests.support.small_study import COMPONENTS, LENGTH, SIDE, make_study
 
 FEATURES = SIDE * SIDE
-# What becomes of a scan of each site, after it was enrolled.
+
+
+def scan(length=LENGTH, features=FEATURES, first=None):
+    """Return a scan of noise, with a value for every time point of its first feature."""
+    values = np.random.default_rng(0).standard_normal((length, features)).astype(np.float32)
+    return values if first is None else np.concatenate([np.full((length, 1), first), values[:, 1:]], axis=1)
+
+
+# What becomes of scans of each site, after they were enrolled: some cannot be used, others hardly.
 BAD = {
-    "s1": np.full((LENGTH, FEATURES), np.nan, dtype=np.float32),
-    "s2": np.empty((0, FEATURES), dtype=np.float32),
-    "s3": np.ones((LENGTH, FEATURES - 1), dtype=np.float32),
-    "s4": np.array(["no", "numbers"]),
+    ("s1", 2): scan(first=np.nan),
+    ("s2", 2): scan(length=0),
+    ("s3", 2): scan(features=FEATURES - 1),
+    ("s4", 2): np.array(["no", "numbers"]),
+    ("s1", 3): scan(first=1.0),
+    ("s2", 3): scan(length=4 * LENGTH + 1),
+    ("s3", 3): scan(length=COMPONENTS - 1),
+    ("s4", 3): scan(first=np.inf),
 }
 
 
@@ -34,29 +46,29 @@ def test_bad_scans_count_as_zero_on_the_command_line_and_in_python(tmp_path, cli
     make_study(tmp_path, mechanism="none", epsilon=None)
     assert cli("sites", "enrol", str(tmp_path / "sites")).returncode == 0
     good = scans(tmp_path / "sites")
-    for name, scan in BAD.items():
-        np.save(tmp_path / "sites" / name / "data" / "sub-02.npy", scan)
+    for (name, person), values in BAD.items():
+        np.save(tmp_path / "sites" / name / "data" / f"sub-{person:02}.npy", values)
     ran = cli("run", str(tmp_path))
     assert ran.returncode == 0, ran.stderr
     found, sites = np.load(tmp_path / "run" / "unmixing.npy"), scans(tmp_path / "sites")
     np.testing.assert_allclose(unmixing(sites, on_bad="zero"), found, rtol=1e-6, atol=1e-9)
     # Neither as the scans were, nor as if their people were not there.
-    for others in (good, [site[:2] + site[3:] for site in sites]):
+    for others in (good, [site[:2] + site[4:] for site in sites]):
         assert not np.allclose(unmixing(others), found, rtol=1e-3)
 
 
-@pytest.mark.parametrize("name", BAD)
-def test_by_default_python_names_a_bad_scan_before_anything_is_computed(tmp_path, name):
+@pytest.mark.parametrize(("name", "person"), BAD)
+def test_by_default_python_names_a_bad_scan_before_anything_is_computed(tmp_path, name, person):
     make_study(tmp_path)
     sites = scans(tmp_path / "sites")
-    sites[list(BAD).index(name)][2] = BAD[name]
-    with pytest.raises(InputError, match=f"site-{name[1]}, subject 2"):
+    sites[int(name[1]) - 1][person] = BAD[name, person]
+    with pytest.raises(InputError, match=f"site-{name[1]}, subject {person}"):
         unmixing(sites)
 
 
 def test_where_nothing_is_an_array_the_first_is_named():
     with pytest.raises(InputError, match="site site-1, subject 0 is not an array of numbers"):
-        unmixing([[BAD["s4"]] * 2] * 2, on_bad="zero")
+        unmixing([[BAD["s4", 2]] * 2] * 2, on_bad="zero")
 
 
 def test_what_becomes_of_bad_scans_is_documented():

@@ -9,11 +9,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
+from capedjica.algorithms.reliability import Reliability
 from capedjica.cli import main
 from capedjica.coordinator.run.report import comparison_report, run_findings, run_report
 from capedjica.report.group import group_page
 from capedjica.report.local import Connections, PersonResults, Spectrum
+from capedjica.report.pictures.figures import maps_figure, profiles_figure
 from capedjica.report.pictures.slices import FADED
 from capedjica.study.study_file import Study
 from tests.report.test_report_pages import Page
@@ -82,6 +85,29 @@ def test_sides_and_places_are_named(pages):
     assert "neurological convention: the left of the brain (L) is on the left" in page.text
     assert "MNI coordinates" in page.text
     assert page.source.count("<b>L</b> z = ") == page.source.count(" <b>R</b></span>") > 0
+
+
+def colourfulness(figure, axis):
+    """Return how far the pixels of one drawing are from grey, on average."""
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    pixels = np.asarray(canvas.buffer_rgba())[::-1, :, :3].astype(int)
+    left, bottom, right, top = map(round, axis.get_window_extent().extents)
+    return np.ptp(pixels[bottom:top, left:right], axis=2).mean()
+
+
+@pytest.mark.parametrize("drawn", ["pixels", "profiles"])
+def test_figures_fade_what_is_not_reliable(drawn):
+    """The same map twice, once good and once poor; slices of brains are in test_brain_report.py."""
+    reliability = Reliability(2, np.array([0.95, 0.2]))
+    maps = np.tile(np.linspace(0.5, 1, 36), (2, 1))
+    figure = (
+        maps_figure({"": maps.reshape(2, 6, 6)}, "Maps", reliability)
+        if drawn == "pixels"
+        else profiles_figure(maps, "Maps", reliability)
+    )
+    good, poor = (colourfulness(figure, axis) for axis in figure.axes)
+    assert 0 < poor < 0.5 * good
 
 
 @pytest.fixture

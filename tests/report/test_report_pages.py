@@ -239,6 +239,7 @@ def test_each_kind_is_shown_in_its_own_way(pages):
     assert len(brains.all("canvas")) == 3
     assert "Scans in MNI152NLin2009cAsym space were linearly detrended" in brains.text
     assert "Abraham et al" not in pixels.text
+    assert "nilearn (Abraham et al., 2014)" in brains.text
     for page in (pixels, regions, brains):
         assert "@article{dong2022gaussian," in page.text
         assert "Norm of the mean released in each of" in page.source

@@ -269,7 +269,7 @@ def test_what_was_made_of_the_scans_is_removed(home, study, tmp_path, monkeypatc
     for words in (
         f"{PERSON} withdrew on 20",
         "Removed: 1 extracted series",
-        "this participant's individual results of 1 studies",
+        "this participant's individual results of 1 study",
         "cannot be recalled, and results are not recomputed",
         "including this one, is at most epsilon ",
     ):
@@ -314,7 +314,8 @@ def test_results_that_are_being_written_are_removed_too(home, study, tmp_path, m
         (folder,) = home.results_path.iterdir()
         assert (folder / PERSON).is_dir()
     done = individual.write_local_results(tmp_path / "run", home)
-    assert done.unusable == (PERSON,)
+    # Their scans are not said to be unusable.
+    assert done.unusable == ()
     assert (done.written, done.kept) == ((0, 5) if killed else (5, 0))
     assert sorted(path.name for path in done.folder.glob("*sub-*")) == [
         f"sub-{n:02d}" for n in range(6) if n != 3

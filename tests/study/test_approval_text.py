@@ -158,6 +158,16 @@ def test_nobody_reads_of_scans_where_there_are_none():
     assert "scan" not in text
 
 
+def test_columns_are_used_as_they_are_only_where_nothing_is_done_to_them():
+    assert "Its columns are the features and are used as they are." in words(Study(draft()))
+    text = words(Study(draft(features={"standardize": True})))
+    assert "as they are" not in text
+    assert (
+        "Its columns are the features. Each scan is divided by its standard deviation, feature by feature"
+        in text
+    )
+
+
 def test_one_of_a_thing_is_told_as_one():
     rows = msgspec.structs.replace(draft(), features=TABLE, analyses=(PcaTable(n_components=1, clip=9.0),))
     plan = " ".join(shown(plan_study(Study(rows)), show=show_plan).split())

@@ -168,7 +168,8 @@ def _check_subject(subject: Scan, where: str, n_components: int, on_bad: OnBad, 
     if len(subject) < n_components:
         raise InputError(f"X: {where} has {len(subject)} time points, fewer than n_components={n_components}")
     low, high = subject.min(axis=0), subject.max(axis=0)
-    broken = np.flatnonzero(~np.isfinite(high - low))
+    with np.errstate(invalid="ignore", over="ignore"):
+        broken = np.flatnonzero(~np.isfinite(high - low))
     if broken.size:
         raise InputError(
             f"X: {where}, feature {broken[0]} contains NaN or infinity ({broken.size} such features); "

@@ -66,7 +66,7 @@ def run_demo(
     homes = find_sites(study, folder / "sites")
     for home in homes:
         kit = federation.site_kits / f"{home.settings.name}.zip"
-        say(f"capedjica site approve {kit} --site {home.folder}; capedjica site start {home.folder}")
+        say(f"capedjica site approve {kit} {home.folder}; capedjica site start {home.folder}")
         with kits.received(home, kit) as (given, keep):
             approve(home, given)
             keep()

@@ -185,13 +185,19 @@ def references(findings: Findings) -> list[Reference]:
     cape = findings.contract.mechanism == "cape"
     found += [IMTIAZ] * (cape or findings.method == "paper") + [BONAWITZ] * cape
     found += [BAKER] * (findings.method == "djica") + [DONG] * findings.private
-    return found + [NILEARN] * (findings.maps is not None and findings.maps.look == "slices")
+    return found + [NILEARN] * _is_drawn(findings)
 
 
 def paragraph(findings: Findings) -> str:
     """Return the methods paragraph."""
     parts = [_analysis(findings), findings.prepared, _noise(findings), _cost(findings), _maps(findings)]
-    return " ".join(part for part in parts if part)
+    drawn = f"Maps are shown on the MNI152 template included in nilearn ({NILEARN.short})."
+    return " ".join(part for part in [*parts, drawn * _is_drawn(findings)] if part)
+
+
+def _is_drawn(findings: Findings) -> bool:
+    """Return whether maps are slices of a brain."""
+    return findings.maps is not None and findings.maps.look == "slices"
 
 
 def _analysis(findings: Findings) -> str:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any, Final
 
-from capedjica.errors import CapedjicaError
 from capedjica.privacy.ledger import Ledger, Spent
 from capedjica.privacy.wording import NOT_PRIVATE, round_up
-from capedjica.site.home import SiteHome
-from capedjica.study.study_file import Study
+from capedjica.site.approval.copies import ApprovedCopy
 
 NOT_LISTED: Final = (
     "This list contains every message computed from participants' data. It omits messages that do not depend "
@@ -21,29 +18,18 @@ NOT_LISTED: Final = (
 )
 
 
-def spending(ledger: Ledger, hashes: Mapping[bytes, bytes] | None = None) -> list[dict[str, Any]]:
+def spending(ledger: Ledger, copies: Mapping[bytes, ApprovedCopy]) -> list[dict[str, Any]]:
     """Return the spending of each study, and of all studies in the last row.
 
-    The ledger identifies a study by the hash of its contract. ``hashes`` maps it to the hash of the study
-    itself, which data managers compare (:func:`study_hashes`).
+    The ledger identifies a study by the hash of its contract. The hash of the study itself, which data
+    managers compare, is that of its copy.
     """
-    totals, known = ledger.totals(), hashes or {}
+    totals = ledger.totals()
     rows = [
-        row(study.hex(), spent) | {"study_hash": known[study].hex() if study in known else None}
+        row(study.hex(), spent) | {"study_hash": copies[study].hash.hex() if study in copies else None}
         for study, spent in totals.studies.items()
     ]
     return [*rows, row(None, totals.overall) | {"study_hash": None}]
-
-
-def study_hashes(home: SiteHome) -> dict[bytes, bytes]:
-    """Return the hash of every approved study that has a copy, by the hash of its contract."""
-    found = {}
-    for copy in sorted(home.approved_path.glob("*.toml")):
-        # The ledger is shown even if a copy from an older version cannot be read.
-        with suppress(CapedjicaError):
-            study = Study.load(copy)
-            found[study.contract.hash] = study.hash
-    return found
 
 
 def row(study: str | None, spent: Spent) -> dict[str, Any]:

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
-from capedjica.errors import CapedjicaError
 from capedjica.privacy import gaussian_epsilon
 from capedjica.privacy.charges import epsilon_of
 from capedjica.privacy.ledger import Totals
 from capedjica.privacy.wording import round_up
+from capedjica.site.approval.copies import approved_copies
 from capedjica.site.consent.consents import read_list
 from capedjica.site.flare.kits import installed
 from capedjica.site.home import SiteHome
 from capedjica.site.ledger_view import row
 from capedjica.site.participants.enrolment import read_enrolment
 from capedjica.site.results.individual import REPORT
-from capedjica.study.study_file import Study
 
 
 def overview(home: SiteHome) -> dict[str, Any]:
@@ -81,16 +78,12 @@ def _enrolment(home: SiteHome) -> dict[str, Any] | None:
 
 def _studies(home: SiteHome, totals: Totals | None) -> list[dict[str, Any]]:
     """Return every study in the ledger, with the hash and the file of its approved copy where it is there."""
-    copies: dict[bytes, tuple[str, Path]] = {}
-    for copy in sorted(home.approved_path.glob("*.toml")):
-        # A copy of an older version is no reason not to show the ledger.
-        with suppress(CapedjicaError):
-            study = Study.load(copy)
-            copies[study.contract.hash] = (study.hash.hex(), copy)
+    copies = approved_copies(home)
     kits = {kit.label.study for kit in installed(home)}
     found = []
     for contract, spent in () if totals is None else totals.studies.items():
-        digest, file = copies.get(contract, ("", None))
+        copy = copies.get(contract)
+        digest = "" if copy is None else copy.hash.hex()
         over = bool(digest) and home.is_over(digest)
         state = "revoked" if spent.revoked else "finished" if over else "approved"
         reserved = max(0.0, spent.cap.mu2 - spent.mu2) if state == "approved" else 0.0
@@ -98,7 +91,7 @@ def _studies(home: SiteHome, totals: Totals | None) -> list[dict[str, Any]]:
             row(contract.hex(), spent)
             | {
                 "hash": digest,
-                "file": None if file is None else str(file),
+                "file": None if copy is None else str(copy.file),
                 "kit": digest in kits,
                 "state": state,
                 "reserved_mu_squared": reserved if math.isfinite(spent.mu2) else 0.0,

@@ -227,8 +227,10 @@ def feature_words(features: FeatureTable) -> list[str]:
     n_features, table = features.n_features or 0, msgspec.to_builtins(features)
     mask = "the MNI152 brain mask" if features.mask is None else f"the mask {features.mask!r}"
     size = "" if features.voxel_size is None else f" ({features.voxel_size:g} mm)"
+    cleaning = _cleaning_words(table)
+    unchanged = "" if cleaning else " and are used as they are"
     made = {
-        "columns": "Each scan is a table. Its columns are the features and are used as they are.",
+        "columns": f"Each scan is a table. Its columns are the features{unchanged}.",
         "atlas": f"Each scan is a series of images. The features are the {n_features:,} regions of the atlas "
         f"{features.atlas!r}.",
         "voxels": f"Each scan is a series of images. The features are the {n_features:,} voxels of "
@@ -237,7 +239,7 @@ def feature_words(features: FeatureTable) -> list[str]:
         "table": "Each site has one table with a row per participant. The features are the columns "
         f"{', '.join(map(repr, features.columns))}.",
     }
-    words = [made[features.kind], *_cleaning_words(table)]
+    words = [made[features.kind], *cleaning]
     if features.kind == "columns" and features.atlas is not None:
         table_of_centres = is_table(features.atlas)
         source = "table of centres" if table_of_centres else "atlas"
@@ -273,7 +275,8 @@ def _cleaning_words(features: dict[str, Any]) -> list[str]:
     values = features | {"confounds": ", ".join(features["confounds"])}
     done = ", ".join(words.format(values[key]) for key, words in steps.items() if features[key])
     space = [f"Scans must be in the template space {features['space']}."] if features["space"] else []
-    return space + [f"Before that, each scan is {done}, independently of all other scans."] * bool(done)
+    first = "Each scan" if features["kind"] == "columns" else "Before that, each scan"
+    return space + [f"{first} is {done}, independently of all other scans."] * bool(done)
 
 
 def show_releases(facts: dict[str, Any], console: Console) -> None:

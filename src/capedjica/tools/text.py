@@ -8,9 +8,9 @@ from typing import Final
 _LONGEST: Final = 200
 
 
-def counted(number: int, thing: str) -> str:
-    """Return a count with its noun, given in the singular: "1 release", "1,200 releases"."""
-    return f"{number:,} {thing}{'s' * (number != 1)}"
+def counted(number: int, thing: str, things: str = "") -> str:
+    """Return a count with its noun: "1 release", "1,200 releases"; an irregular plural is given."""
+    return f"{number:,} {thing if number == 1 else things or f'{thing}s'}"
 
 
 def printable(text: str, *, exactly: bool = False) -> str:

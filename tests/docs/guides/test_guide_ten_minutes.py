@@ -57,6 +57,8 @@ LAYOUTS = {
 }
 # The other ways differ in what is read, and that is tested where it is read.
 LONG = {"fMRIPrep derivatives"}
+# Ways whose results have positions in a brain.
+IN_A_BRAIN = {"Arrays in one archive", "fMRIPrep derivatives"}
 
 
 def test_every_way_has_a_layout():
@@ -74,3 +76,4 @@ def test_six_commands_from_data_to_a_report(heading, tmp_path):
     run_script(commands, tmp_path)
     (page,) = tmp_path.glob("*/run/report.html")
     assert page.stat().st_size > 10_000
+    assert ('id="volumes"' in page.read_text("utf-8")) == (heading in IN_A_BRAIN)

@@ -459,13 +459,13 @@ def purge(
     from capedjica.data.cache import SeriesCache
     from capedjica.site.home import SiteHome
     from capedjica.site.results.individual import purge_results
+    from capedjica.tools.text import counted
 
     home = SiteHome.load(site)
     removed = SeriesCache(home.cache_path).purge()
     typer.echo(f"Removed {removed} extracted series from {home.cache_path}.")
     if results:
-        n_studies = purge_results(home)
-        of = "1 study" if n_studies == 1 else f"{n_studies:,} studies"
+        of = counted(purge_results(home), "study", "studies")
         typer.echo(f"Removed the results of {of} from {home.results_path}.")
 
 

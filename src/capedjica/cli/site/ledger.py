@@ -23,14 +23,15 @@ app = typer.Typer(help="Show and verify a site's record of every release.", no_a
 @of_a_site
 def show(site: SiteArgument, as_json: JsonOption = False) -> None:
     """Show the spending of each study and in total."""
+    from capedjica.site.approval.copies import approved_copies
     from capedjica.site.home import SiteHome
-    from capedjica.site.ledger_view import spending, study_hashes
+    from capedjica.site.ledger_view import spending
 
     home = SiteHome.load(site)
     rows: list[dict[str, Any]] = []
     if home.has_ledger:
         with home.open_ledger() as ledger:
-            rows = spending(ledger, study_hashes(home))
+            rows = spending(ledger, approved_copies(home))
     if as_json:
         typer.echo(json.dumps(rows, indent=2))
         return

@@ -257,7 +257,7 @@ def _approval(home: SiteHome, study: Study) -> Iterator[str]:
     """Yield a reason if the study was not approved, with its changes since the approved version, if any."""
     if home.settings.policy.auto_approve or spent_on(home, study) is not None:
         return
-    advice = f"read it (capedjica study show) and run: capedjica site approve STUDY --site {home.folder}"
+    advice = f"read it (capedjica study show) and run: capedjica site approve STUDY {home.folder}"
     earlier = next((one for one in approved(home) if one.title == study.content.title), None)
     if earlier is None:
         yield f"it has not approved '{study.content.title}'; {advice}"

@@ -8,6 +8,7 @@ from typing import Final
 
 from capedjica.errors import InputError
 from capedjica.site.approval.admission import Scans, approved, has_begun, why_not
+from capedjica.site.approval.copies import keep_copy
 from capedjica.site.home import SiteHome
 from capedjica.site.participants.approved_scans import (
     ApprovedScans,
@@ -18,7 +19,7 @@ from capedjica.site.participants.approved_scans import (
 )
 from capedjica.site.participants.cohort import Tick
 from capedjica.site.participants.enrolment import Enrolment
-from capedjica.study.study_file import Study, write_study
+from capedjica.study.study_file import Study
 from capedjica.tools.locks import locked
 from capedjica.tools.text import printable
 
@@ -38,9 +39,7 @@ def approve(home: SiteHome, study: Study, tick: Tick = lambda: None) -> None:
     contract = study.contract
     with home.open_ledger() as ledger:
         ledger.register_study(contract.hash, contract.title, contract.cap(home.settings.name), contract.unit)
-    copy = home.approved_path / f"{study.hash.hex()[:16]}.toml"
-    if not copy.exists():
-        write_study(copy, study.content, study.folder)
+    keep_copy(home, study)
     if record is not None:
         write_record(home, study, record)
 

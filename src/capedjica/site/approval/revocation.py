@@ -14,6 +14,7 @@ from typing import Final
 
 from capedjica.errors import InputError
 from capedjica.privacy.ledger import Spent
+from capedjica.site.approval.copies import approved_copies
 from capedjica.site.home import SiteHome
 from capedjica.study.study_file import Study
 from capedjica.tools.text import printable
@@ -39,7 +40,7 @@ def find_approval(home: SiteHome, study: str) -> Approval:
     name = home.settings.name
     with home.open_ledger(must_exist=True) as ledger:
         known = ledger.totals().studies
-    chosen = _named(known, study)
+    chosen = _named(home, known, study)
     if not chosen:
         titles = ", ".join(sorted({f"'{printable(spent.title)}'" for spent in known.values()})) or "none"
         raise InputError(f"site {name} has not approved {printable(study)!r}; approved studies: {titles}")
@@ -54,9 +55,11 @@ def find_approval(home: SiteHome, study: str) -> Approval:
     return standing[0]
 
 
-def _named(known: dict[bytes, Spent], study: str) -> list[Approval]:
+def _named(home: SiteHome, known: dict[bytes, Spent], study: str) -> list[Approval]:
     if re.fullmatch(r"[0-9a-f]{64}", study):
-        key = bytes.fromhex(study)
+        of_study = {copy.hash: contract for contract, copy in approved_copies(home).items()}
+        digest = bytes.fromhex(study)
+        key = of_study.get(digest, digest)
         return [Approval(key, known[key])] if key in known else []
     if Path(study).exists():
         key = Study.load(study).contract.hash

@@ -35,7 +35,7 @@ from capedjica.site.participants.cohort import find
 from capedjica.site.participants.enrolment import Enrolment, read_enrolment, write_enrolment
 from capedjica.site.results.individual import REPORT, person_label
 from capedjica.study.study_file import Study
-from capedjica.tools.text import printable
+from capedjica.tools.text import counted, printable
 
 
 @dataclass(frozen=True)
@@ -94,8 +94,8 @@ def explain(home: SiteHome, done: Withdrawn) -> Iterator[str]:
     yield f"{printable(done.name)} withdrew on {done.since}. From now on, no study reads their data."
     yield (
         f"Removed: {done.series} extracted series (of all participants; they are extracted again when "
-        f"needed) and this participant's individual results of {done.results} studies. Remove the data "
-        f"themselves from {home.data_path} and from backups."
+        f"needed) and this participant's individual results of {counted(done.results, 'study', 'studies')}. "
+        f"Remove the data themselves from {home.data_path} and from backups."
     )
     totals = home.totals()
     if totals is not None and totals.overall.n_releases:

@@ -119,7 +119,7 @@ def find_kit(home: SiteHome, study: str | None = None) -> Kit:
         early = " (to move old kits: capedjica site migrate)" if kits_from_before(home) else ""
         raise InputError(
             f"site {home.settings.name} has no kit{which}{early}; first run: capedjica site approve KIT.zip "
-            f"--site {home.folder}"
+            f"{home.folder}"
         )
     return kits[0]
 

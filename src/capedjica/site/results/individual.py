@@ -23,7 +23,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 
@@ -51,6 +51,7 @@ from capedjica.study.study_file import Study
 from capedjica.tools.arrays import FloatArray, Scan, read_matrix
 from capedjica.tools.atomic_files import write_whole, writing
 
+Outcome = Literal["written", "kept", "unusable", "withdrawn"]
 SCANS: Final = "scans"
 # The page of a study, in its folder; here, since those who only delete it need nothing that draws.
 REPORT: Final = "report.html"
@@ -73,7 +74,7 @@ class LocalResults:
     written, kept : int
         Number of participants written now, and kept from before.
     unusable : tuple of str
-        Names of participants whose scans are unusable.
+        Names of participants whose scans are unusable; those who withdrew have no results either.
     """
 
     folder: Path
@@ -99,7 +100,7 @@ def write_local_results(run: Path, home: SiteHome, tick: Callable[[], None] = la
     unmixing, origin = unmixing_of(run, study), _origin(run, study)
     people = call_roll(home, study).people
     folder = _own_folder(home, study, unmixing)
-    outcomes: dict[str, list[str]] = {"written": [], "kept": [], "unusable": []}
+    outcomes: dict[Outcome, list[str]] = {"written": [], "kept": [], "unusable": [], "withdrawn": []}
     for person in people:
         outcomes[_write_person(folder, person, study, home, unmixing, origin)].append(person.name)
         tick()
@@ -179,11 +180,11 @@ def _write_person(
     home: SiteHome,
     unmixing: FloatArray,
     origin: dict[str, Any],
-) -> str:
-    """Write the folder of one participant atomically; return "written", "kept" or "unusable"."""
+) -> Outcome:
+    """Write the folder of one participant atomically, unless the participant withdrew."""
     label = person_label(person.name)
     if _withdrew(folder, person, home):
-        return "unusable"
+        return "withdrawn"
     if (folder / label).exists():
         return "kept"
     runs = _runs(person, study, home)
@@ -202,7 +203,7 @@ def _write_person(
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     # Checked again: a withdrawal first adds to the list, then removes results, so either side sees the other.
-    return "unusable" if _withdrew(folder, person, home) else "written"
+    return "withdrawn" if _withdrew(folder, person, home) else "written"
 
 
 def _withdrew(folder: Path, person: Person, home: SiteHome) -> bool:
