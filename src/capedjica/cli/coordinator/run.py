@@ -22,7 +22,6 @@ from rich.progress import (
 from capedjica.cli.coordinator.status import sites_table
 from capedjica.cli.options import CsfOption, LabelNamesOption, LabelsOption, WhiteMatterOption
 from capedjica.errors import InputError
-from capedjica.tools.text import counted
 
 if TYPE_CHECKING:
     from capedjica.algorithms.reliability import Reliability
@@ -208,22 +207,18 @@ def _show(study: Study, state: RunState, folder: Path, console: Console) -> None
     where = whereabouts_of(cost.carriers).short
     times = "once" if state.resumed == 1 else f"{state.resumed} times"
     again = f", resumed {times}" if state.resumed else ""
-    people = study.contract.participants
-    what = [step.table.summary(step.setting) for step in study.steps]
+    summaries = [step.table.summary(step.setting) for step in study.steps]
     reliability = _reliability(study, folder)
     if reliability is not None and reliability.banner:
         console.print(reliability.banner, style="bold yellow")
-    if reliability is not None and len(what) == 1:
-        what = [reliability.headline]
-    if len(what) > 1:
-        for summary in what:
+    if len(summaries) > 1:
+        for summary in summaries:
             console.print(f"{summary}.", style="bold")
-        what = [f"{len(what)} analyses"]
-    console.print(
-        f"{what[0]} from {counted(sum(people.values()), 'participant')} at {counted(len(people), 'site')} in "
-        f"{state.seconds:.0f} s{again}; {where}.",
-        style="bold",
-    )
+        what = f"{len(summaries)} analyses"
+    else:
+        what = f"{summaries[0]}," if reliability is None else reliability.headline
+    who = study.contract.who(cost.absent)
+    console.print(f"{what} from {who} in {state.seconds:.0f} s{again}; {where}.", style="bold")
     if reliability is not None and reliability.prediction:
         console.print(reliability.prediction)
     console.print(cost.statement)
