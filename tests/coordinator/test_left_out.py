@@ -6,7 +6,10 @@ from contextlib import ExitStack, contextmanager
 import msgspec
 import pytest
 
+from capedjica.coordinator.flare import status as flare_status
+from capedjica.coordinator.run import run_status
 from capedjica.coordinator.run.aggregation import conduct
+from capedjica.coordinator.run.journal import read_records
 from capedjica.coordinator.run.report import run_findings, run_report
 from capedjica.coordinator.run.results import Cost
 from capedjica.coordinator.run.run_folder import RunFolder
@@ -14,6 +17,7 @@ from capedjica.coordinator.run.site_standing import STANDING
 from capedjica.coordinator.run.watcher import Watcher
 from capedjica.engines.inprocess import InProcessEngine
 from capedjica.one_machine.local_run import find_sites
+from capedjica.privacy.charges import epsilon_of
 from capedjica.report.lay_summary import in_short
 from capedjica.report.methods import paragraph
 from capedjica.site.approval.participation import taking_part
@@ -79,6 +83,25 @@ def test_nobody_is_left_out_of_a_run_of_honest_sites(tmp_path):
     remembered = json.loads((folder.path / STANDING).read_text())
     assert remembered["liars"] == []
     assert remembered["reasons"] == {}
+
+
+@pytest.mark.parametrize("look", [run_status.look, flare_status.look])
+def test_an_interrupted_release_counts_as_spent_in_the_status(look, tmp_path):
+    study = make_study(tmp_path, iterations=3)
+
+    def stop(letter):
+        if letter.direction == "answer" and letter.round == 8:
+            raise InterruptedRunError
+        return [letter.data]
+
+    with sites_of(study, tmp_path) as honest, pytest.raises(InterruptedRunError):
+        run(study, tmp_path, honest, stop)
+    ledgers = [home.totals() for home in find_sites(study, tmp_path / "sites")]
+    spent = max(epsilon_of(totals.overall.mu2, study.contract.delta) for totals in ledgers)
+    facts = look(study, tmp_path / "run")
+    assert facts["n_done"] == len(read_records(tmp_path / "run" / "releases.bin", study.contract)) > 0
+    assert float(facts["epsilon"]) == pytest.approx(spent, rel=1e-3)
+    assert float(facts["epsilon"]) >= spent
 
 
 def without(name, first):

@@ -252,10 +252,9 @@ class PrivacyStatement:
             lines.append(f"  Lost to interruptions, but still charged: epsilon {round_up(lost)}.")
         if self.absent:
             lines.append(f"  Sites that took no part and are in no result: {', '.join(self.absent)}.")
-        if lost := [name for name in self.lost if name not in self.absent]:
-            lines.append(
-                f"  Sites lost during the run: {', '.join(lost)}; every release requested of them is charged."
-            )
+        gone = ", ".join(name for name in self.lost if name not in self.absent)
+        if gone:
+            lines.append(f"  Sites lost during the run: {gone}; every release requested of them is charged.")
         if 0 < self.spent_mu < math.inf:
             lines.append(
                 f"  Spent in total: epsilon {round_up(self.spent_epsilon)} "
