@@ -346,6 +346,17 @@ def test_status_of_a_run_on_one_machine(tmp_path, monkeypatch, cli):
     assert cli("status", str(tmp_path / "other.toml")).returncode == 2, other
 
 
+def test_a_sealed_study_without_sites_here_is_run_over_the_network(study, tmp_path, cli):
+    joint = tmp_path / "joint"
+    (joint / "federation").mkdir(parents=True)
+    shutil.copy(study.folder / "study.toml", joint)
+    assert "sites contains no folders with a site.toml" in cli("run", str(joint)).stderr
+    (joint / "federation" / "sealed.json").write_text("{}")
+    refused = cli("run", str(joint))
+    assert refused.returncode == 2
+    assert f"To run it at its sites: capedjica run {joint} --engine flare" in refused.stderr
+
+
 def test_sites_that_can_be_asked_are_asked_before_sealing(study, cli):
     cli("site", "enrol", str(study.folder / "sites" / "s3"), "--participant-label", "00")
     seal = ["study", "provision", str(study.folder), "--host", "localhost", "--sites"]

@@ -107,7 +107,7 @@ def test_slices_are_people_too(tmp_path):
     [
         ("missing", "*", "missing is not a folder; expected a folder with scans"),
         ("sub-1.npy", "*", "sub-1.npy is not a folder; expected a folder with scans"),
-        (".", "*.csv", r"contains no .npy, .csv, .tsv, .1D, .mat file that matches '\*.csv'"),
+        (".", "*.csv", r"contains no .npy, .csv, .* file that matches '\*.csv'"),
         (".", "/etc/*", "pattern must be a pattern of file names in"),
         (".", "", "pattern must be a pattern of file names in"),
     ],

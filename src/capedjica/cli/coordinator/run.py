@@ -76,6 +76,7 @@ def run(
     All input is checked before any budget is spent. Exit codes: 0 complete, 2 invalid input, 3 budget
     exceeded, 4 too few sites or a protocol error, 5 unusable ledger, 130 interrupted.
     """
+    from capedjica.coordinator.drafts import sealed_path
     from capedjica.coordinator.run.labelling import LabelFiles, write_labels
     from capedjica.study.study_file import Study
 
@@ -96,6 +97,11 @@ def run(
             else:
                 from capedjica.one_machine.local_run import find_sites, run_study
 
+                if sites is None and not (beside / "sites").exists() and sealed_path(study).exists():
+                    raise InputError(
+                        f"{beside / 'sites'} does not exist: the sites of this sealed study are not on this "
+                        f"machine. To run it at its sites: capedjica run {study} --engine flare"
+                    )
                 homes = find_sites(given, sites or beside / "sites")
                 state = run_study(given, homes, folder, insecure_noise_seed, _watcher(progress, given))
     except KeyboardInterrupt:

@@ -73,7 +73,8 @@ class Scans:
                 self.tick()
             if self.study is None:
                 found += _new_oddities(found, self.measured)
-        return list(dict.fromkeys(found))
+        # A missing row is reported by the layout, and by a study that needs it, in more detail.
+        return list({(one.path, one.found, one.name, one.fatal): one for one in found}.values())
 
     @cached_property
     def measured(self) -> list[Measured]:
