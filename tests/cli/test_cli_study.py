@@ -367,7 +367,7 @@ def test_sites_are_added_by_the_files_of_their_cards(tmp_path, run):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([card("north"), "--subjects", "5"], "study.toml already has a site north"),
+        ([card("north"), "--subjects", "5"], "already has a site north; to replace its card, delete"),
         (
             [card("elsewhere", sum(map(ord, "north"))), "--subjects", "5"],
             "study.toml already has the key of site elsewhere, under the name north",

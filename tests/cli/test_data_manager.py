@@ -93,6 +93,14 @@ def test_a_site_is_made_only_of_what_can_be_used(arguments, message, tmp_path, c
     assert not (tmp_path / "north").exists()
 
 
+def test_a_small_total_is_also_the_limit_of_each_study(tmp_path, cli):
+    for total, study in (("1", 1.0), ("7", 2.0)):
+        folder = tmp_path / total
+        made = cli("site", "init", "north", "--folder", str(folder), "--total-epsilon", total)
+        assert made.returncode == 0, made.stderr
+        assert SiteHome.load(folder).settings.policy.study_epsilon == study
+
+
 def test_a_new_site_says_how_many_people_it_found(site, tmp_path, cli, monkeypatch):
     monkeypatch.chdir(tmp_path)
     made = cli("site", "init", "north", "--data", str(site / "data"))
@@ -118,6 +126,50 @@ def test_check_ends_with_how_many_are_usable_and_what_is_next(study, site, cli):
     assert "s1.card to the coordinator" in enrolled
     facts = json.loads(cli("site", "check", str(site), "--json").stdout)
     assert facts["usable"] == {"people": 5, "usable": 5}
+
+
+def test_problems_of_the_data_are_listed_once(site, cli):
+    for scan in ("sub-01", "sub-04"):
+        (site / "data" / f"{scan}.npy").write_bytes(b"")
+    checked = cli("site", "check", str(site))
+    assert checked.stdout.count(": an empty file") == 2
+    assert "is not ready for any study: 2 problems with the data, listed above" in checked.stderr
+    assert ": an empty file" not in checked.stderr
+    assert len(json.loads(cli("site", "check", str(site), "--json").stdout)["obstacles"]) == 2
+
+
+def test_a_site_none_of_whose_participants_is_found_is_not_ready(site, cli):
+    assert cli("site", "enrol", str(site)).returncode == 0
+    for scan in (site / "data").iterdir():
+        scan.rename(scan.with_stem(f"sub-9{scan.stem[4:]}"))
+    checked = cli("site", "check", str(site))
+    assert checked.returncode == 2
+    assert "is ready" not in checked.stdout
+    assert checked.stdout.splitlines()[-1].startswith("0 of 6 usable; next: correct the problems")
+    assert "none of its 6 enrolled participants is usable" in checked.stderr
+
+
+def test_what_approval_cannot_resolve_does_not_lead_to_approval(study, site, cli):
+    cli("site", "enrol", str(site))
+    settings = site / "site.toml"
+    settings.write_text(settings.read_text().replace("total_epsilon = 50.0", "total_epsilon = 9.0"))
+    checked = cli("site", "check", str(site), "--study", str(study.folder))
+    assert checked.stdout.splitlines()[-1].startswith("6 of 6 usable; next: resolve the problems below")
+
+
+def test_an_approved_kit_is_followed_by_a_start(study, site, cli):
+    cli("site", "enrol", str(site))
+    approve, check = ("site", "approve"), ("site", "check", str(site), "--study", str(study.folder))
+    assert cli(*approve, str(study.folder), str(site)).returncode == 0
+    assert "next: nothing to do until the coordinator runs the study or sends its kit" in cli(*check).stdout
+    assert cli("study", "provision", str(study.folder), "--host", "localhost").returncode == 0
+    kit = study.folder / "federation" / "kits" / "s1.zip"
+    assert cli(*approve, str(kit), str(site)).returncode == 0
+    assert (
+        cli(*check)
+        .stdout.splitlines()[-1]
+        .endswith(f"next: capedjica site start {site}, unless it is running.")
+    )
 
 
 def test_check_follows_a_study_to_its_end(tmp_path, monkeypatch, cli):
@@ -248,10 +300,12 @@ def test_no_number_is_typed_when_cards_are_added(study, tmp_path, cli, monkeypat
 
 def test_a_new_key_signs_the_number_again(study, site, cli):
     cli("site", "enrol", str(site))
-    assert cli("site", "rotate-key", str(site), "--yes").returncode == 0
+    rotated = cli("site", "rotate-key", str(site), "--yes")
+    assert rotated.returncode == 0
     home = SiteHome.load(site)
     card = Card.read(home.card_path.read_text())
     assert (card.site, card.n_enrolled) == (home.card(), 6)
+    assert home.card_path.read_text().strip() in rotated.stdout
 
 
 # Runs on one machine
@@ -318,6 +372,17 @@ def test_status_of_a_run_on_one_machine(tmp_path, monkeypatch, cli):
     assert "running since" in running.stdout
     other = changed(study, tmp_path / "other.toml", title="Another")
     assert cli("status", str(tmp_path / "other.toml")).returncode == 2, other
+
+
+def test_a_sealed_study_without_sites_here_is_run_over_the_network(study, tmp_path, cli):
+    joint = tmp_path / "joint"
+    (joint / "federation").mkdir(parents=True)
+    shutil.copy(study.folder / "study.toml", joint)
+    assert "sites contains no folders with a site.toml" in cli("run", str(joint)).stderr
+    (joint / "federation" / "sealed.json").write_text("{}")
+    refused = cli("run", str(joint))
+    assert refused.returncode == 2
+    assert f"To run it at its sites: capedjica run {joint} --engine flare" in refused.stderr
 
 
 def test_sites_that_can_be_asked_are_asked_before_sealing(study, cli):

@@ -119,7 +119,7 @@ def test_people_by_label(tmp_path):
     [
         ("nifti", r"contains no .nii, .nii.gz file that matches '\*'"),
         ("files", r"contains no .npy, .csv, .tsv, .1D, .mat file that matches '\*'"),
-        ("auto", r"contains no .npy, .csv, .tsv, .1D, .mat file that matches '\*'"),
+        ("auto", r"contains no .npy, .csv, .tsv, .1D, .mat, .nii, .nii.gz file that matches '\*'"),
         ("bids", r"contains no sub-\*/\[ses-\*/\]func/\*_desc-preproc_bold.nii.gz"),
         ("abide", "is not a copy of ABIDE; expected the file Phenotypic_V1_0b_preprocessed1.csv"),
     ],

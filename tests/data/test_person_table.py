@@ -281,7 +281,8 @@ def test_what_looks_like_a_table_of_people(tmp_path):
         ("\n\n", "an empty file; expected column names"),
         (
             "id\tage\n1\t2\n",
-            "no columns participant_id among 'id', 'age'; expected one column participant_id",
+            "no columns participant_id among 'id', 'age'; "
+            "expected one column participant_id, tabs between columns",
         ),
         ("participant_id;age\n1;2\n", "no columns participant_id among 'participant_id;age'"),
         ("participant_id\tparticipant_id\n1\t2\n", "2 columns participant_id"),

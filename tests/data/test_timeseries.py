@@ -107,7 +107,7 @@ def test_slices_are_people_too(tmp_path):
     [
         ("missing", "*", "missing is not a folder; expected a folder with scans"),
         ("sub-1.npy", "*", "sub-1.npy is not a folder; expected a folder with scans"),
-        (".", "*.csv", r"contains no .npy, .csv, .tsv, .1D, .mat file that matches '\*.csv'"),
+        (".", "*.csv", r"contains no .npy, .csv, .* file that matches '\*.csv'"),
         (".", "/etc/*", "pattern must be a pattern of file names in"),
         (".", "", "pattern must be a pattern of file names in"),
     ],
@@ -243,7 +243,7 @@ BAD_FILES = {
     "truncated and narrow": (
         "npy",
         npy(SCAN[:, :3])[:-5],
-        ["3 features; expected 4, as in the study", "truncated after 91 bytes; expected the 96 bytes of"],
+        ["3 features; expected 4 for every scan", "truncated after 91 bytes; expected the 96 bytes of"],
     ),
     "a promise of 72 TiB": (
         "npy",
@@ -286,7 +286,7 @@ BAD_FILES = {
         ["0 time points; expected at least 3, the number"],
     ),
     "no features": ("npy", npy(SCAN[:, :0]), ["no values (shape (8, 0)); expected a scan"]),
-    "wide": ("npy", npy(np.hstack([SCAN, SCAN])), ["8 features; expected 4, as in the study"]),
+    "wide": ("npy", npy(np.hstack([SCAN, SCAN])), ["8 features; expected 4 for every scan"]),
     "short": ("npy", npy(SCAN[:2]), ["2 time points; expected at least 3, the number of components"]),
     "NaN": (
         "npy",
@@ -369,7 +369,7 @@ BAD_FILES = {
         ["2 matrices ('left, right'); expected one matrix, (time, features)"],
     ),
     "no matrix": ("mat", mat(TR=2.0), ["no numeric matrix; expected one matrix, (time, features)"]),
-    "wide matrix": ("mat", mat(left=np.hstack([SCAN, SCAN])), ["8 features; expected 4, as in the study"]),
+    "wide matrix": ("mat", mat(left=np.hstack([SCAN, SCAN])), ["8 features; expected 4 for every scan"]),
     "not MATLAB": (
         "mat",
         b"hello, I am no matrix" * 20,

@@ -301,7 +301,8 @@ def test_what_is_no_zip_is_refused(site, tmp_path):
     for content in (b"", b"PK\x03\x04", b"hello", bytes(1000)):
         (tmp_path / "kit.zip").write_bytes(content)
         assert "kit.zip cannot be unpacked: " in refused(home, tmp_path / "kit.zip")
-    assert "cannot be unpacked: " in refused(home, tmp_path / "absent.zip")
+    missing = "absent.zip cannot be unpacked: No such file or directory; expected a kit (NAME.zip)"
+    assert missing in refused(home, tmp_path / "absent.zip")
     (tmp_path / "folder.zip").mkdir()
     assert "cannot be unpacked: " in refused(home, tmp_path / "folder.zip")
 

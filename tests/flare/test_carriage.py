@@ -370,6 +370,15 @@ def test_gathering_ends_with_the_patience_for_it(clock):
     assert PATIENCE.joining <= clock.now - began <= PATIENCE.joining + ROUND
 
 
+def test_gathering_waits_only_for_connected_sites_and_lets_others_join(clock):
+    sites = {"a": Worker(clock, gone=(0.0, 50.0)), "late": Worker(clock)}
+    line = courier(clock, **sites, never=Worker(clock, gone=(0.0, 1e9)))
+    began = clock.now
+    line.gather([*sites, "never"], ["a"])
+    assert clock.now - began <= 50.0 + 2 * ROUND
+    assert line.lost == {"never": "did not join"}
+
+
 def test_nobody_joins_in_the_name_of_a_site(clock):
     """Nor by what the site said at another time: each time something else is asked for."""
     kept = []

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from capedjica.errors import InputError
-from capedjica.one_machine.many_sites import Limits, make_sites
+from capedjica.one_machine.many_sites import Limits, make_sites, unnamed_arrays
 from capedjica.site.home import SiteHome
 from capedjica.site.participants.cohort import call_roll
 
@@ -42,6 +42,13 @@ def test_an_archive_becomes_sites_with_the_same_numbers(collection, tmp_path):
     assert homes[0].card().public_key != homes[1].card().public_key
     with pytest.raises(InputError, match="already exists and is not empty"):
         make_sites(out, collection, LIMITS)
+
+
+def test_arrays_without_a_row_are_counted(collection, tmp_path, cli):
+    assert unnamed_arrays(collection) == 0
+    write_table(collection, list(PEOPLE.items())[1:4])
+    made = cli("sites", "init", str(tmp_path / "sites"), "--data", str(collection))
+    assert f"Not used: 2 arrays without a row in {collection / 'participants.tsv'}." in made.stdout
 
 
 def test_a_folder_for_each_site(tmp_path, monkeypatch):

@@ -81,7 +81,7 @@ def test_the_iterations_of_one_analysis_are_told(tmp_path, said):
     make_kind(tmp_path, "kmeans")
     (ran, *_) = said("run", tmp_path)
     assert ran.startswith(
-        f"2 clusters of participants by k-means in 3 steps from {sum(SIZES)} participants at 4 sites in"
+        f"2 clusters of participants by k-means in 3 steps, from {sum(SIZES)} participants at 4 sites in"
     )
     said("report", tmp_path / "run")
     assert "The analysis ran for 3 iterations." in page_of(tmp_path)

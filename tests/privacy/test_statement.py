@@ -48,6 +48,16 @@ def test_a_site_that_was_not_in_the_last_release_is_named_as_lost():
     assert replace(without, mechanism="local").lost == ()
 
 
+def test_a_site_in_no_completed_release_took_no_part():
+    assert STATEMENT.absent == ()
+    aborted = Charge("mean", {"north": 0.1, "south": 0.1}, noise=0.5, aborted=True)
+    never = replace(STATEMENT, nominal_releases=(aborted, Charge("gradient", {"north": 0.1}, noise=0.5)))
+    assert never.absent == ("south",)
+    assert "took no part and are in no result: south" in str(never)
+    assert "lost during the run" not in str(never)
+    assert replace(never, mechanism="local").absent == ()
+
+
 def test_an_epsilon_at_which_delta_does_not_cover_the_stream_says_so():
     large = replace(STATEMENT, nominal_epsilon=10.1)
     (probability,) = re.search(

@@ -240,7 +240,7 @@ def test_a_site_is_told_what_is_wrong_with_a_row(row, expected):
 
 @pytest.mark.parametrize(
     ("groups", "words"),
-    [("0011", ""), ("0000", "same for all participants"), ("0001", "with one participant"), ("", "")],
+    [("0011", ""), ("0000", "same for all participants"), ("0001", "one participant with dx '1'"), ("", "")],
 )
 def test_a_site_is_told_what_is_odd_about_all_together(groups, words):
     one = GROUPS["networks, then groups"][1][1]

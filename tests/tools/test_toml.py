@@ -106,6 +106,7 @@ def test_all_problems_are_listed(read):
     [
         ("not toml at all [", "is not valid TOML"),
         ('name = "a"\nname = "b"\n', "is not valid TOML"),
+        ("name = ../data\n", r"is not valid TOML: Invalid value .*; text needs quotes"),
         (b"\xff\xfe", "is not a UTF-8 text file"),
         ("a = " + "[" * 100_000, "nested too deeply"),
         ("a = 1" + "0" * 5000, "is not valid TOML: Exceeds the limit"),

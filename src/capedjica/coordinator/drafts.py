@@ -74,7 +74,10 @@ def _check_newcomer(file: Path, content: StudyFile, site: SiteTable) -> None:
     key = PublicIdentity.from_card(site.card).public_key
     for other in content.sites:
         if other.name == site.name:
-            raise InputError(f"{file} already has a site {site.name}; one of them needs another name")
+            raise InputError(
+                f"{file} already has a site {site.name}; to replace its card, delete its [[sites]] first; "
+                "two sites need different names"
+            )
         if PublicIdentity.from_card(other.card).public_key == key:
             raise InputError(
                 f"{file} already has the key of site {site.name}, under the name {other.name}; each site "

@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Final, Literal, TypeVar, cast, get_args
 
 from capedjica.data.participant_table import (
+    PARTICIPANT,
     TABLE_SUFFIXES,
     is_person_table,
     read_person_table,
@@ -175,6 +176,9 @@ def _guess(home: Path, pattern: str) -> DataKind:
     if any(map(is_image, _matching(home, pattern, deep=True))):
         return "nifti"
     tables = [path for path in _matching(home, pattern, deep=False) if is_table(path)]
+    if not tables:
+        known = ", ".join((*SUFFIXES, *IMAGE_SUFFIXES))
+        raise InputError(f"{home} contains no {known} file that matches {pattern!r}")
     return "table" if len(tables) == 1 and is_person_table(tables[0]) else "files"
 
 
@@ -383,13 +387,18 @@ def _participant_problems(table: Path, people: Mapping[str, object]) -> Iterator
     """Yield the discrepancies between ``participants.tsv`` and the folders."""
     if not table.is_file():
         return
-    listed = [row.get("participant_id") or "" for row in rows_of(table, "\t")]
+    rows = rows_of(table, "\t")
+    if not rows or PARTICIPANT not in rows[0]:
+        yield Problem(table, f"no column {PARTICIPANT}", "one, and tabs between columns", fatal=False)
+        return
+    listed = [name for row in rows if (name := row[PARTICIPANT])]
     for name in sorted({name for name in listed if listed.count(name) > 1}):
         yield Problem(table, f"{name} more than once", "every participant once", subject=name)
-    for name in sorted(set(listed) - set(people) - {""}):
+    for name in sorted(set(listed) - set(people)):
         yield Problem(table, f"{name} without a run", "a recording", fatal=False, subject=name)
     for name in sorted(set(people) - set(listed)):
-        yield Problem(table, f"no row of {name}", "a row for every participant", fatal=False, subject=name)
+        expected = "a row for every participant"
+        yield Problem(table, f"no row of {name}", expected, fatal=False, subject=name, alike=expected)
 
 
 def rows_of(table: Path, delimiter: str) -> list[dict[str, str]]:

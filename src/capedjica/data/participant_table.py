@@ -49,6 +49,7 @@ _LARGEST_FILE: Final = 1 << 30
 _LONGEST_LINE: Final = 1 << 24
 _MOST_NAMED: Final = 8
 _UNNAMED: Final = ("", "n/a")
+_SEPARATED: Final = {"\t": "tabs between columns", ",": "commas between columns"}
 
 
 class BadTableError(InputError):
@@ -166,7 +167,8 @@ def _read(path: Path) -> PersonTable:
         columns[name].append(place)
     if len(columns[PARTICIPANT]) != 1:
         found = f"{len(columns[PARTICIPANT]) or 'no'} columns {PARTICIPANT} among {_named(header)}"
-        raise BadTableError(Problem(path, found, f"one column {PARTICIPANT}, and a row per participant"))
+        expected = f"one column {PARTICIPANT}, {_SEPARATED[delimiter]}, and a row per participant"
+        raise BadTableError(Problem(path, found, expected))
     (own,) = columns[PARTICIPANT]
     for line, text in lines:
         cells = _loosely(text, delimiter)

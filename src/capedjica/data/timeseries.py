@@ -228,7 +228,7 @@ def _width_problems(path: Path, shape: Shape, n_features: int) -> Iterator[Probl
     elif 0 in shape:
         yield Problem(path, f"no values (shape {shape})", "a scan")
     elif shape[1] != n_features:
-        yield Problem(path, f"{shape[1]} features", f"{n_features}, as in the study")
+        yield Problem(path, f"{shape[1]} features", f"{n_features} for every scan")
 
 
 def _content_problems(path: Path) -> tuple[list[Problem], Shape | None]:

@@ -15,7 +15,6 @@ from capedjica.report.maps import MapSet
 from capedjica.report.page import HtmlReport
 from capedjica.report.pictures.brain import find_peaks
 from capedjica.report.pictures.figures import maps_figure, profiles_figure, slices_figure
-from capedjica.tools.text import counted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -28,10 +27,9 @@ _LIBRARIES: Final = ("capedjica", "numpy", "scipy", "numba", "cryptography", "ni
 def estimator_report(estimator: CapeDJICA, record: Record, title: str | None) -> HtmlReport:
     """Return the report of a fit."""
     contract = record.contract
-    people = contract.participants
     maps = _maps(estimator)
     what = "Networks" if maps.reliability.networks else "Maps"
-    usual = f"{what} of {sum(people.values()):,} participants at {counted(len(people), 'site')}"
+    usual = f"{what} of {contract.who()}"
     words, source = estimator.template_words
     findings = Findings(
         title=title or usual,

@@ -81,6 +81,14 @@ def make_sites(out: Path, collection: Path, limits: Limits, kind: str = "auto") 
         raise
 
 
+def unnamed_arrays(collection: Path) -> int:
+    """Return the number of arrays in the archive of a collection that have no row in its table."""
+    if not _is_archive(collection):
+        return 0
+    with _opened(_archive(collection)) as series:
+        return len(series.files) - sum(map(len, _arrays_by_site(collection).values()))
+
+
 def _make(folder: Path, name: str, source: _Source, collection: Path, limits: Limits) -> int:
     data = "data" if source.data is None else str(source.data.absolute())
     home = SiteHome.create(
@@ -102,13 +110,17 @@ def _sources(collection: Path, kind: DataKind) -> dict[str, _Source]:
     """Return the locations of the scans of a collection, by name of the future site."""
     if not collection.is_dir():
         raise InputError(f"{collection} is not a folder; expected a folder with the scans of all sites")
-    if (collection / _PARTICIPANTS).exists() and any(collection.glob("*.npz")):
+    if _is_archive(collection):
         by_site = _arrays_by_site(collection)
         return {name: _Source(None, "files", members=members) for name, members in by_site.items()}
     if kind in ("auto", "abide") and (names := abide_sites(collection)):
         return {_site_name(name): _Source(collection, "abide", name) for name in names}
     folders = sorted(path for path in collection.iterdir() if path.is_dir() and path.name[0] != ".")
     return {_site_name(path.name): _Source(path, kind) for path in folders}
+
+
+def _is_archive(collection: Path) -> bool:
+    return (collection / _PARTICIPANTS).exists() and any(collection.glob("*.npz"))
 
 
 def _arrays_by_site(collection: Path) -> dict[str, tuple[str, ...]]:

@@ -196,6 +196,14 @@ class PrivacyStatement:
         )
 
     @property
+    def absent(self) -> tuple[str, ...]:
+        """The sites of the study that took part in no completed release: no result includes their data."""
+        completed = [one.site_mu for one in self.nominal_releases if not one.aborted]
+        if not completed or self.mechanism == "local":
+            return ()
+        return tuple(name for name in self.nominal_site_epsilon if not any(name in one for one in completed))
+
+    @property
     def spent_mu(self) -> float:
         """Total mu of all releases so far, for the site with the largest cost."""
         return self._true(self._nominal_spent_mu)
@@ -242,11 +250,11 @@ class PrivacyStatement:
         if known * (1 + 1e-6) < self.spent_mu < math.inf:
             lost = gaussian_epsilon(math.sqrt(self.spent_mu**2 - known**2), self.delta)
             lines.append(f"  Lost to interruptions, but still charged: epsilon {round_up(lost)}.")
-        if self.lost:
-            lines.append(
-                f"  Sites lost during the run: {', '.join(self.lost)}; every release requested of them is "
-                "charged."
-            )
+        if self.absent:
+            lines.append(f"  Sites that took no part and are in no result: {', '.join(self.absent)}.")
+        gone = ", ".join(name for name in self.lost if name not in self.absent)
+        if gone:
+            lines.append(f"  Sites lost during the run: {gone}; every release requested of them is charged.")
         if 0 < self.spent_mu < math.inf:
             lines.append(
                 f"  Spent in total: epsilon {round_up(self.spent_epsilon)} "

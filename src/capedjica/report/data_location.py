@@ -21,7 +21,7 @@ class Whereabouts:
     short : str
         Clause that follows the number of participants and sites.
     plain : str
-        Sentence for lay readers, with ``{who}``, ``{sites}`` and ``{groups}``.
+        Sentence for lay readers, with ``{who}``, ``{sites}`` and ``{count}``.
     told : str
         Sentences for expert readers; the last ends with "participants", so that the noise can be added.
     article : str
@@ -56,7 +56,7 @@ AT_SITES: Final = Whereabouts(
 )
 ON_ONE_MACHINE: Final = Whereabouts(
     short="all sites were folders on one machine",
-    plain="The data of {who}, in {groups}, were all on one computer.",
+    plain="The data of {who}, from {count}, were all on one computer.",
     told="All sites were folders on one machine, each with its own key, limits and ledger. Each site sent "
     "sums over its participants",
     article="on one machine that held the data of all participants",

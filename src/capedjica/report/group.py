@@ -102,6 +102,17 @@ class Findings:
     where: Whereabouts = AT_SITES
 
     @property
+    def participants(self) -> dict[str, int]:
+        """Number of participants enrolled at each site that took part."""
+        people = self.contract.participants
+        return {name: number for name, number in people.items() if name not in self.privacy.absent}
+
+    @property
+    def who(self) -> str:
+        """The participants and their sites in words."""
+        return self.contract.who(self.privacy.absent)
+
+    @property
     def private(self) -> bool:
         """Whether there is a privacy guarantee."""
         return self.privacy.private

@@ -31,10 +31,10 @@ def in_short(findings: Findings) -> tuple[str, str, str]:
 
 
 def _whose(findings: Findings) -> str:
-    people = findings.contract.participants
+    people = findings.participants
     who = counted(sum(people.values()), "participant")
     sites = "the site" if len(people) == 1 else f"their {len(people)} sites"
-    return findings.where.plain.format(who=who, sites=sites, groups=counted(len(people), "group"))
+    return findings.where.plain.format(who=who, sites=sites, count=counted(len(people), "site"))
 
 
 def _trust(findings: Findings) -> str:

@@ -190,9 +190,9 @@ def references(findings: Findings) -> list[Reference]:
 
 def paragraph(findings: Findings) -> str:
     """Return the methods paragraph."""
-    parts = [_analysis(findings), findings.prepared, _noise(findings), _cost(findings), _maps(findings)]
+    parts = [_analysis(findings), _lost(findings), findings.prepared, _noise(findings), _cost(findings)]
     drawn = f"Maps are shown on the MNI152 template included in nilearn ({NILEARN.short})."
-    return " ".join(part for part in [*parts, drawn * _is_drawn(findings)] if part)
+    return " ".join(part for part in (*parts, _maps(findings), drawn * _is_drawn(findings)) if part)
 
 
 def _is_drawn(findings: Findings) -> bool:
@@ -201,9 +201,7 @@ def _is_drawn(findings: Findings) -> bool:
 
 
 def _analysis(findings: Findings) -> str:
-    contract = findings.contract
-    people = contract.participants
-    who = f"{sum(people.values()):,} participants at {counted(len(people), 'site')}"
+    who = findings.who
     without = f"{findings.where.article} (capedjica {findings.version})"
     sentences = []
     if findings.maps is not None:
@@ -214,6 +212,14 @@ def _analysis(findings: Findings) -> str:
     elif others:
         sentences.append(f"From {who}, {without}, {others}.")
     return " ".join(sentences)
+
+
+def _lost(findings: Findings) -> str:
+    people = [number for name, number in findings.participants.items() if name in findings.privacy.lost]
+    if not people:
+        return ""
+    without = f"{counted(len(people), 'site')} ({counted(sum(people), 'participant')})"
+    return f"The last steps were computed without {without} lost during the run."
 
 
 def _networks(findings: Findings, who: str, without: str) -> str:

@@ -79,7 +79,9 @@ def next_words(home: SiteHome, study: Study | None, facts: dict[str, Any]) -> st
     """Return the number of usable participants and the data manager's next step."""
     folder, card = shlex.quote(str(home.folder)), home.card_path
     if facts["data"] is None:
-        return "No data could be read; next: set the path of the data in [data] of site.toml."
+        return (
+            "No data could be read; next: correct the problem below, such as the path in [data] of site.toml."
+        )
     count = "{usable:,} of {people:,} usable".format(**facts["usable"])
     if not facts["usable"]["usable"]:
         return f"{count}; next: correct the problems listed above and check again."
@@ -88,11 +90,16 @@ def next_words(home: SiteHome, study: Study | None, facts: dict[str, Any]) -> st
         return f"{count}; next: capedjica site enrol {folder}{others}."
     if study is None:
         return f"{count}; next: send {card} to the coordinator, then check again with --study."
-    if not facts.get("approval", {}).get("approved"):
+    approval = facts.get("approval")
+    if approval is None or approval["refused"]:
+        return f"{count}; next: resolve the problems below; ask the coordinator about those of the study."
+    if not approval["approved"] or approval["changed"]:
         return f"{count}; next: capedjica site approve STUDY {folder}, with your kit or the study.toml."
-    if facts["approval"]["over"]:
+    if approval["over"]:
         return f"{count}; next: nothing to do, the study has finished."
-    return f"{count}; next: nothing to do until the coordinator runs the study."
+    if installed(home, study.hash.hex()):
+        return f"{count}; next: capedjica site start {folder}, unless it is running."
+    return f"{count}; next: nothing to do until the coordinator runs the study or sends its kit."
 
 
 def _kit_warnings(home: SiteHome, study: Study | None) -> list[str]:
@@ -115,6 +122,7 @@ def _approval(home: SiteHome, study: Study, found: list[Reason]) -> dict[str, An
         "when": None if record is None else record.when,
         "releases": 0 if spent is None else spent.n_releases,
         "over": home.is_over(study.hash.hex()),
+        "refused": any(reason.of_terms for reason in found),
         "changed": [reason.words for reason in found if reason.kind == "record"],
     }
 
@@ -253,14 +261,10 @@ def show_site(facts: dict[str, Any], console: Console) -> None:
             show_paragraph(words, console)
     if facts["problems"]:
         show_heading("Problems with the data", console)
-        told = (
-            (one["alike"], f"{'cannot be used' if one['fatal'] else 'note'}: {one['what']}")
-            for one in facts["problems"]
-        )
-        # Shown once: a column missing from a table affects every row.
-        for words in told_once(told):
-            # Not wrapped: a path in two pieces cannot be copied.
-            console.print(Text(f"  {words}"), soft_wrap=True)
+        for kind, fatal in (("cannot be used", True), ("note", False)):
+            for words in _problem_words(facts, fatal=fatal):
+                # Not wrapped: a path in two pieces cannot be copied.
+                console.print(Text(f"  {kind}: {words}"), soft_wrap=True)
     if facts["study"] is not None:
         show_heading(f"What would leave this site for '{printable(facts['study']['title'])}'", console)
         show_releases(facts["study"], console)
@@ -271,6 +275,18 @@ def show_site(facts: dict[str, Any], console: Console) -> None:
         show_heading("Approval", console)
         for words in _approval_words(facts["approval"]):
             show_paragraph(words, console)
+
+
+def _problem_words(facts: dict[str, Any], *, fatal: bool) -> list[str]:
+    """Return the problems of the data, each kind once: a column missing from a table affects every row."""
+    return told_once((one["alike"], one["what"]) for one in facts["problems"] if one["fatal"] == fatal)
+
+
+def not_shown(facts: dict[str, Any]) -> list[str]:
+    """Return the obstacles; those that :func:`show_site` printed as problems of the data are only counted."""
+    shown = [words for words in _problem_words(facts, fatal=True) if words in facts["obstacles"]]
+    others = [words for words in facts["obstacles"] if words not in shown]
+    return others + [f"{counted(len(shown), 'problem')} with the data, listed above"] * bool(shown)
 
 
 def _data_words(facts: dict[str, Any]) -> Iterator[str]:

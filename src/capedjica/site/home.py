@@ -36,7 +36,7 @@ ledger = "ledger.sqlite"
 head = {head}
 
 [data]
-# Folder of the scans, or a table with a row per participant.
+# Folder of the scans, or a table with a row per participant; relative to the folder of this file.
 path = {data}
 # Content of that path. "files": tables of regions (.tsv, .csv, .1D, .npy, .mat), one per participant, with a
 # row per time point. "nifti": 4-D images, one or more per participant. "bids": derivatives in the layout of

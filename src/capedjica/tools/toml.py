@@ -74,7 +74,8 @@ def parse_toml(file: Path, expected: str = "") -> dict[str, Any]:
     except RecursionError:
         raise InputError(f"{file} is not a settings file: brackets are nested too deeply") from None
     except ValueError as error:  # TOMLDecodeError, and numbers of thousands of digits
-        raise InputError(f"{file} is not valid TOML: {printable(str(error))}") from None
+        quotes = "; text needs quotes" * ("Invalid value" in str(error))
+        raise InputError(f"{file} is not valid TOML: {printable(str(error))}{quotes}") from None
 
 
 def toml_value(value: Any) -> str:

@@ -3,13 +3,17 @@
 import csv
 import json
 import re
+import shutil
 import tomllib
 
 import msgspec
 import numpy as np
 import pytest
 
+from capedjica.data.scans import told_once
 from capedjica.metrics import match_components
+from capedjica.site.approval.admission import Scans
+from capedjica.site.home import SiteHome
 from capedjica.study.study_file import Study, to_content
 from tests.docs.test_docs import ROOT, blocks
 from tests.support.drafts import ICA, draft, plain
@@ -68,10 +72,39 @@ def test_the_run_leaves_the_table_with_commas_and_with_tabs(walked):
     assert len(by_tabs) == 4
 
 
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (
+            lambda text: re.sub(r"sub-0002.*\n", "", text),
+            ["no row of sub-0002; expected one row per participant; without it they count as zero"],
+        ),
+        (
+            lambda text: text.replace("\t", ","),
+            [
+                "no column participant_id; expected one, and tabs between columns",
+                "no columns participant_id among 'participant_id,group,age'; expected one column "
+                "participant_id, tabs between columns, and a row per participant",
+            ],
+        ),
+    ],
+)
+def test_what_is_wrong_with_participants_is_told_once(walked, tmp_path, change, told):
+    folder, _ = walked
+    site = shutil.copytree(folder / "sites" / "site-1", tmp_path / "site-1")
+    for name in ("ledger.sqlite", "ledger.head", "approved"):
+        assert not (site / name).exists() or (site / name).rename(tmp_path / name)
+    table = site / "data" / "participants.tsv"
+    table.write_text(change(table.read_text()))
+    found = Scans(SiteHome.load(site), Study.load(folder)).problems
+    assert told_once((one.alike, str(one)) for one in found) == [f"{table}: {words}" for words in told]
+
+
 def test_the_plan_says_beforehand_what_can_be_found(walked):
     _, said = walked
     assert "Detectable differences" in said
     assert re.search(r"groups: group control and patient\s+3\s+\d\.\d{3}", said)
+    assert '"Detectable differences"' in GUIDE.read_text("utf-8")
 
 
 def test_one_budget_pays_for_networks_and_comparison(walked):

@@ -15,7 +15,6 @@ from capedjica.cli.coordinator.status import sites_table
 from capedjica.cli.options import CsfOption, LabelNamesOption, LabelsOption, WhiteMatterOption
 from capedjica.cli.progress import progress_bars
 from capedjica.errors import InputError
-from capedjica.tools.text import counted
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -72,6 +71,7 @@ def run(
     All input is checked before any budget is spent. Exit codes: 0 complete, 2 invalid input, 3 budget
     exceeded, 4 too few sites or a protocol error, 5 unusable ledger, 130 interrupted.
     """
+    from capedjica.coordinator.drafts import sealed_path
     from capedjica.coordinator.run.labelling import LabelFiles, write_labels
     from capedjica.study.study_file import Study
 
@@ -92,6 +92,11 @@ def run(
             else:
                 from capedjica.one_machine.local_run import find_sites, run_study
 
+                if sites is None and not (beside / "sites").exists() and sealed_path(study).exists():
+                    raise InputError(
+                        f"{beside / 'sites'} does not exist: the sites of this sealed study are not on this "
+                        f"machine. To run it at its sites: capedjica run {study} --engine flare"
+                    )
                 homes = find_sites(given, sites or beside / "sites")
                 state = run_study(given, homes, folder, insecure_noise_seed, _watcher(progress, given))
     except KeyboardInterrupt:
@@ -189,22 +194,18 @@ def _show(study: Study, state: RunState, folder: Path, console: Console) -> None
     where = whereabouts_of(cost.carriers).short
     times = "once" if state.resumed == 1 else f"{state.resumed} times"
     again = f", resumed {times}" if state.resumed else ""
-    people = study.contract.participants
-    what = [step.table.summary(step.setting) for step in study.steps]
+    summaries = [step.table.summary(step.setting) for step in study.steps]
     reliability = _reliability(study, folder)
     if reliability is not None and reliability.banner:
         console.print(reliability.banner, style="bold yellow")
-    if reliability is not None and len(what) == 1:
-        what = [reliability.headline]
-    if len(what) > 1:
-        for summary in what:
+    if len(summaries) > 1:
+        for summary in summaries:
             console.print(f"{summary}.", style="bold")
-        what = [f"{len(what)} analyses"]
-    console.print(
-        f"{what[0]} from {counted(sum(people.values()), 'participant')} at {counted(len(people), 'site')} in "
-        f"{state.seconds:.0f} s{again}; {where}.",
-        style="bold",
-    )
+        what = f"{len(summaries)} analyses"
+    else:
+        what = f"{summaries[0]}," if reliability is None else reliability.headline
+    who = study.contract.who(cost.absent)
+    console.print(f"{what} from {who} in {state.seconds:.0f} s{again}; {where}.", style="bold")
     if reliability is not None and reliability.prediction:
         console.print(reliability.prediction)
     console.print(cost.statement)

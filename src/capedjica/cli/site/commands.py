@@ -53,7 +53,10 @@ def init(
     total_epsilon: Annotated[
         float, typer.Option(help="Largest epsilon ever spent on one subject by all studies in total.")
     ] = 10.0,
-    study_epsilon: Annotated[float, typer.Option(help="Largest epsilon of any one study.")] = 2.0,
+    study_epsilon: Annotated[
+        float | None,
+        typer.Option(help="Largest epsilon of any one study; by default 2, or the total if that is less."),
+    ] = None,
     delta: Annotated[float, typer.Option(help="Delta of both limits.")] = 1e-5,
     data: Annotated[
         Path | None,
@@ -81,7 +84,7 @@ def init(
         folder or Path(name),
         name,
         total_epsilon,
-        study_epsilon,
+        min(2.0, total_epsilon) if study_epsilon is None else study_epsilon,
         delta,
         data="data" if data is None else str(data.absolute()),
         data_kind=data_kind(kind),
@@ -253,6 +256,7 @@ def rotate_key(
     continue. If it is interrupted, run the same command again to complete it.
     """
     from capedjica.site import key_rotation
+    from capedjica.site.check import read_card
     from capedjica.site.home import SiteHome
     from capedjica.tools.text import printable
 
@@ -267,7 +271,9 @@ def rotate_key(
         raise typer.Exit(1)
     changed = key_rotation.rotate_key(home)
     typer.echo(f"Site {home.settings.name} has a new key. The old key is kept as {changed.aside}.")
-    typer.echo(f"New card for the coordinator, also saved as {home.card_path}:\n  {changed.new.card}")
+    typer.echo(
+        f"New card for the coordinator, also saved as {home.card_path}:\n  {read_card(home.card_path)}"
+    )
     typer.echo(f"New fingerprint, to compare by phone or in person:\n  {changed.new.fingerprint}")
     typer.echo(
         "Old fingerprint, for `revoked` in the other sites' site.toml if the key was stolen:\n  "
@@ -326,7 +332,7 @@ def check(site: SiteArgument, study: StudyOption = None, as_json: JsonOption = F
     With --study, also show what would leave the site and what it would cost. Every scan is read; nothing is
     spent. Exit code 2 if this site cannot take part.
     """
-    from capedjica.site.check import next_words, show_site, site_report
+    from capedjica.site.check import next_words, not_shown, show_site, site_report
     from capedjica.tools.toml import listed
 
     home, given = _load(site, study)
@@ -341,7 +347,8 @@ def check(site: SiteArgument, study: StudyOption = None, as_json: JsonOption = F
         ready = "" if facts["obstacles"] else f"Site {home.settings.name} is ready for {what}.\n"
         typer.echo(f"\n{ready}{next_words(home, given, facts)}")
     if facts["obstacles"]:
-        raise InputError(listed(f"site {home.settings.name} is not ready for {what}", facts["obstacles"]))
+        found = facts["obstacles"] if as_json else not_shown(facts)
+        raise InputError(listed(f"site {home.settings.name} is not ready for {what}", found))
 
 
 def look_at(kit: Path, site: Path) -> None:

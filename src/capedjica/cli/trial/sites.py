@@ -41,12 +41,14 @@ def init(
     Each site gets its own key, limits and ledger, in a folder below SITES. Arrays of an archive are written
     as one file per participant; other scans are not copied.
     """
-    from capedjica.one_machine.many_sites import Limits, make_sites
+    from capedjica.one_machine.many_sites import Limits, make_sites, unnamed_arrays
 
     made = make_sites(out, data, Limits(total_epsilon, study_epsilon, delta), kind)
     for name, count in made.items():
         typer.echo(f"  {name:<24} {count:>6,} participants")
     typer.echo(f"Created {counted(len(made), 'site')} with {sum(made.values()):,} participants in {out}.")
+    if unnamed := unnamed_arrays(data):
+        typer.echo(f"Not used: {counted(unnamed, 'array')} without a row in {data / 'participants.tsv'}.")
     typer.echo(f"Next: capedjica sites enrol {shlex.quote(str(out))}")
 
 

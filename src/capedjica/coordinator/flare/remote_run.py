@@ -119,7 +119,8 @@ class _Run:
         try:
             with logged("capedjica.run", folder.log_path):
                 reporter.write()
-                self._courier.gather(study.contract.roster.names)
+                connected = [name for name, there in self._connected.items() if there]
+                self._courier.gather(study.contract.roster.names, connected)
                 seed = self._terms.insecure_noise_seed
                 conduct(study, folder, state, self._courier.exchange, seed, reporter, ahead=True)
                 self._courier.tell(study.contract.roster.names, self._over())

@@ -10,6 +10,7 @@ from capedjica.coordinator.drafts import sealed_path
 from capedjica.coordinator.flare.federation import FOLDER, Federation, read_connected
 from capedjica.coordinator.flare.progress import Progress, read_progress
 from capedjica.coordinator.run.run_folder import RunFolder
+from capedjica.coordinator.run.run_status import made
 from capedjica.errors import InputError
 from capedjica.flare import processes
 from capedjica.flare.certificates import certificate_warning
@@ -30,10 +31,15 @@ def look(study: Study, run: Path) -> dict[str, Any]:
     state, words = _state(progress, server is not None)
     where = f"{federation.seal.host}:{federation.seal.port}"
     found = _facts(study, state, words, present, progress)
-    return found | {
-        "server": f"{where}, process {server}" if server is not None else f"{where}, not running",
-        "warnings": federation_warnings(federation),
-    }
+    # The progress file is written now and then.
+    return (
+        found
+        | made(study, RunFolder(run))
+        | {
+            "server": f"{where}, process {server}" if server is not None else f"{where}, not running",
+            "warnings": federation_warnings(federation),
+        }
+    )
 
 
 def _without_kits(study: Study, run: Path, reason: str) -> dict[str, Any]:
@@ -42,7 +48,8 @@ def _without_kits(study: Study, run: Path, reason: str) -> dict[str, Any]:
         return _facts(study, "not sealed", reason, {}, None)
     progress = read_progress(run)
     state, words = _state(progress, False)
-    return _facts(study, state, words, {}, progress) | {"server": f"none: no {FOLDER} folder with its study"}
+    found = _facts(study, state, words, {}, progress) | made(study, RunFolder(run))
+    return found | {"server": f"none: no {FOLDER} folder with its study"}
 
 
 def federation_warnings(federation: Federation) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
@@ -168,10 +168,11 @@ class Courier:
         self.lost[name] = printable(reason)
         self._tried[name] = time.monotonic()
 
-    def gather(self, names: Iterable[str]) -> None:
-        """Wait until all sites have joined, or until the time limit."""
+    def gather(self, names: Collection[str], connected: Collection[str] | None = None) -> None:
+        """Wait until all sites, or all connected sites, have joined; others may join meanwhile."""
         missing, until = set(names), time.monotonic() + self.patience.joining
-        while missing and time.monotonic() < until:
+        awaited = names if connected is None else connected
+        while not missing.isdisjoint(awaited) and time.monotonic() < until:
             hash_ = question_hash(secrets.token_bytes(16))
             probe = write_parcel(b"", hash_)
             try:

@@ -50,6 +50,7 @@ class Cost(msgspec.Struct):
 
     statement: str
     carriers: dict[str, str] = {}
+    absent: list[str] = []
 
 
 @dataclass(frozen=True)
@@ -323,6 +324,7 @@ def privacy_json(privacy: PrivacyStatement) -> dict[str, Any]:
             for name, mu2 in (privacy.charged or {}).items()
         },
         "lost": list(privacy.lost),
+        "absent": list(privacy.absent),
         "releases": [
             {
                 "label": release.label,

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from capedjica.coordinator.run.journal import read_records
 from capedjica.coordinator.run.run_folder import RunFolder
+from capedjica.coordinator.run.site_standing import requested
 from capedjica.mechanisms.aggregator.history import privacy_statement
 from capedjica.privacy.wording import NOT_PRIVATE, round_up
 from capedjica.study.study_file import Study
@@ -32,16 +33,17 @@ def look(study: Study, run: Path) -> dict[str, Any]:
         phase, words = "running", f"running since {state.started}"
     else:
         phase, words = "stopped", "interrupted; run the same command to resume"
-    return _facts(study, phase, words, here) | _made(study, folder)
+    return _facts(study, phase, words, here) | made(study, folder)
 
 
-def _made(study: Study, folder: RunFolder) -> dict[str, Any]:
-    """Return the releases in the journal, and their cost."""
+def made(study: Study, folder: RunFolder) -> dict[str, Any]:
+    """Return the releases in the journal, and the budget requested so far; nothing before the run."""
     contract = study.contract
     if not folder.journal_path.exists():
         return {}
     records = read_records(folder.journal_path, contract)
-    spent = privacy_statement(contract, [release for record in records for release in record.releases])
+    releases = [release for record in records for release in record.releases]
+    spent = privacy_statement(contract, releases, requested(folder, contract))
     return {
         "stage": contract.stages[records[-1].stage].query.label if records else "",
         "n_done": len(records),

@@ -70,6 +70,12 @@ def open_standing(folder: RunFolder, contract: Contract) -> Standing:
     )
 
 
+def requested(folder: RunFolder, contract: Contract) -> dict[str, float]:
+    """Return the mu^2 requested of each site so far, including that of releases lost to interruptions."""
+    asked, total = _read(folder.path / STANDING, contract).asked, contract.total_mu
+    return {name: share * total[name] ** 2 for name, share in asked.items()}
+
+
 def _read(file: Path, contract: Contract) -> _Content:
     try:
         content = msgspec.json.decode(file.read_bytes(), type=_Content)

@@ -73,7 +73,8 @@ class Scans:
                 self.tick()
             if self.study is None:
                 found += _new_oddities(found, self.measured)
-        return list(dict.fromkeys(found))
+        # A missing row is reported by the layout, and by a study that needs it, in more detail.
+        return list({(one.path, one.found, one.name, one.fatal): one for one in found}.values())
 
     @cached_property
     def measured(self) -> list[Measured]:
@@ -325,10 +326,16 @@ def _scans(home: SiteHome, study: Study, scans: Scans) -> list[str]:
         expected, count = study.contract.enrolled[home.settings.name], len(roll.people)
         wrong = f"the study expects {expected} subjects, but {home.data_path} contains {count}"
         return [wrong] * (count != expected) + (_told(fatal) or _wrong_width(study, scans))
-    if {person.name for person in roll.found} <= {problem.name for problem in fatal}:
-        first = fatal[0] if fatal else f"{home.data_path} contains none of them"
-        return [f"none of its {len(roll.people)} enrolled participants is usable; the first reason: {first}"]
-    return _wrong_width(study, scans)
+    return _none_usable(scans) or _wrong_width(study, scans)
+
+
+def _none_usable(scans: Scans) -> list[str]:
+    """Return a reason if no enrolled participant is usable."""
+    roll, fatal = scans.roll, [problem for problem in scans.problems if problem.fatal]
+    if not {person.name for person in roll.found} <= {problem.name for problem in fatal}:
+        return []
+    first = fatal[0] if fatal else f"{scans.home.data_path} contains none of them"
+    return [f"none of its {len(roll.people)} enrolled participants is usable; the first reason: {first}"]
 
 
 def _wrong_width(study: Study, scans: Scans) -> list[str]:
@@ -338,9 +345,10 @@ def _wrong_width(study: Study, scans: Scans) -> list[str]:
 
 
 def _unusable(scans: Scans) -> list[str]:
-    """Return the problems that are fatal for any study; none if there is an enrolment."""
-    found = scans.problems
-    return [] if scans.roll.enrolment else _told(problem for problem in found if problem.fatal)
+    """Return the problems that are fatal for any study; with an enrolment, only if no participant is left."""
+    if scans.roll.enrolment is not None:
+        return _none_usable(scans)
+    return _told(problem for problem in scans.problems if problem.fatal)
 
 
 def _told(found: Iterable[Problem]) -> list[str]:

@@ -160,7 +160,9 @@ def open_kit(path: Path, into: Path) -> Kit:
             archive.extractall(into)
     except (OSError, EOFError, ValueError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
         shutil.rmtree(into, ignore_errors=True)
-        raise InputError(f"{path} cannot be unpacked: {error}") from None
+        why = getattr(error, "strerror", None)
+        words = f"{why}; expected a kit (NAME.zip)" if why else error
+        raise InputError(f"{path} cannot be unpacked: {words}") from None
     for folder, _, files in os.walk(into):
         for name in files:
             (Path(folder) / name).chmod(0o600)

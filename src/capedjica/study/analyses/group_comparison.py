@@ -326,12 +326,14 @@ class GroupComparisonTable(RowsTable, frozen=True, kw_only=True):
                 "several values; this site contributes nothing to the comparison",
                 False,
             )
-        elif self._contrast.levels and 1 in counts.values():
-            yield (
-                f"a group of {self.contrast} with one participant",
-                "more; this site contributes little to the comparison",
-                False,
-            )
+            return
+        for level in self._contrast.levels:
+            if counts[level] == 1:
+                yield (
+                    f"one participant with {self.contrast} {level!r}",
+                    "more; this site contributes little to the comparison",
+                    False,
+                )
 
     def _sizes_of(self, site: str) -> Sequence[int]:
         return next((one.sizes for one in self.group_sizes or () if one.site == site), ())
