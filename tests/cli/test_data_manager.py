@@ -149,6 +149,27 @@ def test_a_site_none_of_whose_participants_is_found_is_not_ready(site, cli):
     assert "none of its 6 enrolled participants is usable" in checked.stderr
 
 
+def test_a_pattern_changed_after_enrolment_is_told(site, cli):
+    assert cli("site", "enrol", str(site)).returncode == 0
+    words = "Those of the enrolment apply until"
+    assert words not in cli("site", "check", str(site)).stdout
+    settings = site / "site.toml"
+    settings.write_text(settings.read_text().replace('pattern = "*"', 'pattern = "sub-0[01].npy"'))
+    assert words in " ".join(cli("site", "check", str(site)).stdout.split())
+    assert cli("site", "enrol", str(site), "--again").returncode == 0
+    assert words not in cli("site", "check", str(site)).stdout
+
+
+def test_a_head_that_cannot_be_written_is_named(study, site, cli):
+    settings = site / "site.toml"
+    settings.write_text(
+        re.sub("(?m)^head = .*", f'head = "{site}/site.toml/north.head"', settings.read_text())
+    )
+    refused = cli("site", "approve", str(study.folder), str(site), "--yes")
+    assert refused.returncode == 2
+    assert "the folder of the ledger's head, cannot be created" in refused.stderr
+
+
 def test_what_approval_cannot_resolve_does_not_lead_to_approval(study, site, cli):
     cli("site", "enrol", str(site))
     settings = site / "site.toml"

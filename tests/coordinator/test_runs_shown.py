@@ -124,5 +124,6 @@ def test_folders_without_a_complete_run_are_all_named(made, tmp_path, capedjica)
     code, _, errors = capedjica("compare", folder.path, made, tmp_path / "none", made / "study.toml")
     assert code == 2
     assert f"{folder.path} is not complete; resume it with capedjica run" in errors
-    for path in (made, tmp_path / "none", made / "study.toml"):
+    assert f"  - {made} contains no run; did you mean {made / 'run'}?\n" in errors
+    for path in (tmp_path / "none", made / "study.toml"):
         assert f"  - {path} contains no run\n" in errors

@@ -69,7 +69,7 @@ def site_report(home: SiteHome, study: Study | None, tick: Tick = lambda: None) 
         facts["data"], seen = None, [("", str(error), False, "")] * (str(error) not in facts["obstacles"])
     else:
         facts["data"] = _measured(scans)
-        facts["enrolment"] = None if roll.enrolment is None else _enrolment(roll.enrolment, roll)
+        facts["enrolment"] = None if roll.enrolment is None else _enrolment(home, roll.enrolment, roll)
         facts["usable"] = {"people": len(roll.people), "usable": scans.n_usable}
     facts["problems"] = [dict(zip(("person", "what", "fatal", "alike"), one, strict=True)) for one in seen]
     return facts | _cost(home, study)
@@ -144,12 +144,14 @@ def _measured(scans: Scans) -> dict[str, Any]:
     }
 
 
-def _enrolment(enrolment: Enrolment, roll: Roll) -> dict[str, Any]:
+def _enrolment(home: SiteHome, enrolment: Enrolment, roll: Roll) -> dict[str, Any]:
+    now, then = home.settings.data, enrolment.data
     return {
         "when": enrolment.when,
         "study": enrolment.study,
         "people": len(enrolment.enrolled),
         "left_out": {one.name: list(one.reasons) for one in enrolment.left_out},
+        "selection_changed": (now.kind, now.pattern) != (then.kind, then.pattern),
         "missing": roll.missing,
         "withdrawn": sorted(roll.withdrawn),
     }
@@ -327,9 +329,14 @@ def _enrolment_words(facts: dict[str, Any]) -> Iterator[str]:
         return
     yield (
         f"{enrolment['people']:,} participants enrolled on {enrolment['when']}; "
-        f"{len(enrolment['left_out']):,} were excluded for the reasons in enrolled.toml. The number enrolled "
-        "is public, the names are not."
+        f"{len(enrolment['left_out']):,} excluded for the reasons in enrolled.toml. The number enrolled is "
+        "public, the names are not."
     )
+    if enrolment["selection_changed"]:
+        yield (
+            "The kind or pattern in [data] of site.toml changed since. Those of the enrolment apply until "
+            "`capedjica site enrol --again`."
+        )
     if enrolment["missing"]:
         yield (
             f"Of these, {len(enrolment['missing']):,} cannot be found any more and would count as zero: "

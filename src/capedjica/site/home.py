@@ -386,7 +386,8 @@ class SiteHome:
         try:
             head.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise InputError(f"{head.parent} cannot be created: {error.strerror}") from None
+            words = f"{head.parent}, the folder of the ledger's head, cannot be created: {error.strerror}"
+            raise InputError(f"{words}; set head in {self.folder / 'site.toml'}") from None
         return Ledger.open(
             self.ledger_path,
             storage_key=identity.derive_key("ledger"),

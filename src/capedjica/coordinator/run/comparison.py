@@ -121,7 +121,8 @@ def _problems(run: Path) -> list[str]:
     except InputError as error:
         return [str(error)]
     if state is None:
-        return [f"{run} contains no run"]
+        inner = run / "run"
+        return [f"{run} contains no run" + f"; did you mean {inner}?" * (inner / "run.json").exists()]
     if not state.complete:
         return [f"{run} is not complete; resume it with capedjica run"]
     return []
