@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from capedjica.algorithms.analysis import ResultTable
 from capedjica.algorithms.ica.maps.denoising import denoised_words, prior_words
 from capedjica.algorithms.ica.maps.template_shift import movement_table
-from capedjica.report.data_location import IN_ONE_PROCESS
+from capedjica.report.data_location import IN_ONE_PROCESS, who
 from capedjica.report.group import Findings, group_page
 from capedjica.report.maps import MapSet
 from capedjica.report.page import HtmlReport
@@ -29,7 +29,7 @@ def estimator_report(estimator: CapeDJICA, record: Record, title: str | None) ->
     contract = record.contract
     maps = _maps(estimator)
     what = "Networks" if maps.reliability.networks else "Maps"
-    usual = f"{what} of {contract.who()}"
+    usual = f"{what} of {who(contract.participants)}"
     words, source = estimator.template_words
     findings = Findings(
         title=title or usual,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Literal, get_args
@@ -20,7 +20,6 @@ from capedjica.privacy.reserved_delta import RESERVED_DELTA
 from capedjica.privacy.wording import Guarantee
 from capedjica.securesum.parameters import Roster
 from capedjica.tools.arrays import Scan
-from capedjica.tools.text import counted
 
 MechanismName = Literal["cape", "conventional", "local", "pooled", "none"]
 MaskName = Literal["uniform", "paper"]
@@ -405,13 +404,6 @@ class Contract:
     def participants(self) -> Mapping[str, int]:
         """M_s of the participating sites: all, or the only site used by ``mechanism="local"``."""
         return {self.alone: self.enrolled[self.alone]} if self.mechanism == "local" else self.enrolled
-
-    def who(self, absent: Collection[str] = ()) -> str:
-        """Return the participants in a result and their sites: "48 participants at 3 of 4 sites"."""
-        there = [people for name, people in self.participants.items() if name not in absent]
-        sites = counted(len(self.participants), "site")
-        missing = len(there) < len(self.participants)
-        return f"{counted(sum(there), 'participant')} at {f'{len(there)} of ' * missing}{sites}"
 
     @property
     def unit(self) -> ProtectedUnit:

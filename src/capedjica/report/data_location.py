@@ -7,9 +7,11 @@ machine had access to the data of all participants.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
+
+from capedjica.tools.text import counted
 
 
 @dataclass(frozen=True)
@@ -79,3 +81,11 @@ IN_ONE_PROCESS: Final = Whereabouts(
 def whereabouts_of(carriers: Mapping[str, str]) -> Whereabouts:
     """Return the statements for a run, given how each site's carrier was confined (``privacy.json``)."""
     return ON_ONE_MACHINE if "embedded" in carriers.values() else AT_SITES
+
+
+def who(participants: Mapping[str, int], absent: Collection[str] = ()) -> str:
+    """Return the participants in a result and their sites: "48 participants at 3 of 4 sites"."""
+    there = [people for name, people in participants.items() if name not in absent]
+    missing = len(there) < len(participants)
+    sites = f"{len(there)} of " * missing + counted(len(participants), "site")
+    return f"{counted(sum(there), 'participant')} at {sites}"

@@ -14,7 +14,7 @@ from capedjica.algorithms.reliability import GRADES, RELIABLE, rounded
 from capedjica.mechanisms.contract import Contract
 from capedjica.privacy.statement import PrivacyStatement
 from capedjica.report import accounts
-from capedjica.report.data_location import AT_SITES, Whereabouts
+from capedjica.report.data_location import AT_SITES, Whereabouts, who
 from capedjica.report.downloads import Figure, table
 from capedjica.report.labels import label_table
 from capedjica.report.lay_summary import in_short
@@ -110,7 +110,7 @@ class Findings:
     @property
     def who(self) -> str:
         """The participants and their sites in words."""
-        return self.contract.who(self.privacy.absent)
+        return who(self.contract.participants, self.privacy.absent)
 
     @property
     def private(self) -> bool:

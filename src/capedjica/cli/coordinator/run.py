@@ -188,7 +188,7 @@ def _watcher(progress: Progress, study: Study) -> Watcher:
 def _show(study: Study, state: RunState, folder: Path, console: Console) -> None:
     from capedjica.coordinator.run.results import Cost
     from capedjica.coordinator.run.run_folder import RunFolder
-    from capedjica.report.data_location import whereabouts_of
+    from capedjica.report.data_location import whereabouts_of, who
 
     cost = RunFolder(folder).read_json("privacy.json", Cost)
     where = whereabouts_of(cost.carriers).short
@@ -204,8 +204,8 @@ def _show(study: Study, state: RunState, folder: Path, console: Console) -> None
         what = f"{len(summaries)} analyses"
     else:
         what = f"{summaries[0]}," if reliability is None else reliability.headline
-    who = study.contract.who(cost.absent)
-    console.print(f"{what} from {who} in {state.seconds:.0f} s{again}; {where}.", style="bold")
+    whose = who(study.contract.participants, cost.absent)
+    console.print(f"{what} from {whose} in {state.seconds:.0f} s{again}; {where}.", style="bold")
     if reliability is not None and reliability.prediction:
         console.print(reliability.prediction)
     console.print(cost.statement)
