@@ -285,10 +285,12 @@ def _problem_words(facts: dict[str, Any], *, fatal: bool) -> list[str]:
 
 
 def not_shown(facts: dict[str, Any]) -> list[str]:
-    """Return the obstacles; those that :func:`show_site` printed as problems of the data are only counted."""
+    """Return the obstacles; several that :func:`show_site` printed as problems of the data are counted."""
     shown = [words for words in _problem_words(facts, fatal=True) if words in facts["obstacles"]]
+    if len(shown) < 2:
+        return list(facts["obstacles"])
     others = [words for words in facts["obstacles"] if words not in shown]
-    return others + [f"{counted(len(shown), 'problem')} with the data, listed above"] * bool(shown)
+    return [*others, f"{len(shown):,} problems with the data, listed above"]
 
 
 def _data_words(facts: dict[str, Any]) -> Iterator[str]:
