@@ -1,7 +1,6 @@
 """How tests run: properties never against the clock, and the same cases every time where CI is set."""
 
 import os
-import shutil
 from pathlib import Path
 
 import pytest
@@ -13,12 +12,6 @@ from hypothesis import settings
 if "PYTEST_XDIST_WORKER" in os.environ:
     for _library in ("OPENBLAS", "OMP", "MKL", "NUMBA"):
         os.environ.setdefault(f"{_library}_NUM_THREADS", "1")
-
-# A ledger waits for the disk after every entry, here some 5 ms; in memory it does not, and the tests end
-# processes and never the machine. Other folders of PYTEST_DEBUG_TEMPROOT go first.
-_MEMORY = Path("/dev/shm")
-if _MEMORY.is_dir() and os.access(_MEMORY, os.W_OK | os.X_OK) and shutil.disk_usage(_MEMORY).free > 8 << 30:
-    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_MEMORY))
 
 settings.register_profile("capedjica", deadline=None, derandomize=bool(os.environ.get("CI")))
 settings.load_profile("capedjica")
