@@ -23,8 +23,8 @@ the differences are in the queries, the starting point and the use of the means.
    identical; with A its maps there and A = QH, Q orthogonal and H symmetric, the log-covariance is measured
    after Q, and compared with 2 log H. If the subspace is released, it is measured again after the first
    whitening.
-4. *Rotations*, starting from the template's position in white data. In the subspace of the data they are
-   those of the default method.
+4. *Rotations*, starting from the template's position in white data. In the subspace of the data every mean
+   is used in full, with steps that decrease in the second half.
 
 While the template's subspace is kept, log-covariances and rotations are shrunk by (1), with :math:`\nu^2` the
 sum of privacy noise and sampling noise, since a template that is as close to these subjects as other similar
